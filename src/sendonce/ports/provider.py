@@ -27,40 +27,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 from sendonce.core.outcome import Finding, Outcome
-
-
-class ProviderClass(StrEnum):
-    """What the provider offers against a lost response; see DESIGN, promise per class."""
-
-    KEY = "K"  # honours an idempotency key for a time
-    LOOKUP = "L"  # can be asked by our reference
-    NEITHER = "N"
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What this account's provider promises. All times in seconds.
-
-    key_window_s    how long a key is honoured, counted from the first attempt; class K only
-    timeout_s       the longest time from `start()` to the end of the call
-    arrival_max_s   the longest time after the end of a call in which its request may still take
-                    effect at the provider; class L waits it out before it believes "absent"
-    index_lag_s     how long an accepted message may be missing from the look-up; class L
-    lookup          whether `look_up` answers at all (a class K account may have it besides)
-    echo            events carry our signed delivery id back
-    """
-
-    provider_class: ProviderClass
-    timeout_s: float
-    key_window_s: float = 0.0
-    arrival_max_s: float = 60.0
-    index_lag_s: float = 0.0
-    lookup: bool = False
-    echo: bool = False
+from sendonce.core.promise import Promise as Promise
+from sendonce.core.promise import ProviderClass as ProviderClass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,63 @@
+"""Whether an address may be written to, on a channel, in a category.
+
+The newest record of each kind decides, and the stricter one wins: a suppression (bounce, complaint,
+operator) always holds; an opt-out holds until a later explicit opt-in of the same scope. A record
+for all categories ("*") covers each of them. Where nothing is recorded, the configuration says what
+"no consent record" means; there is no default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+ANY_CATEGORY: Final = "*"
+
+
+class Kind(StrEnum):
+    """What a record says."""
+
+    OPT_IN = "opt_in"
+    OPT_OUT = "opt_out"
+    SUPPRESSED = "suppressed"
+
+
+class NoRecord(StrEnum):
+    """What it means when nothing is recorded."""
+
+    ALLOW = "allow"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """One record about an address on a channel. `at` in microseconds UTC; `category` may be "*"."""
+
+    kind: Kind
+    category: str
+    at: int
+    source: str
+
+
+def refusal(records: Iterable[Preference], category: str, no_record: NoRecord) -> str | None:
+    """Why the address must not be written to: a coded reason, or None where it may be.
+
+    Reasons: "suppressed:SOURCE", "opted_out:SOURCE", "no_consent".
+    """
+    newest: Preference | None = None
+    for record in records:
+        if record.category not in (ANY_CATEGORY, category):
+            continue
+        if record.kind is Kind.SUPPRESSED:
+            return f"suppressed:{record.source}"
+        # At the same instant the opt-out wins: the person's "no" is never lost to a tie.
+        if newest is None or (record.at, record.kind is Kind.OPT_OUT) > (
+            newest.at,
+            newest.kind is Kind.OPT_OUT,
+        ):
+            newest = record
+    if newest is None:
+        return "no_consent" if no_record is NoRecord.REFUSE else None
+    return f"opted_out:{newest.source}" if newest.kind is Kind.OPT_OUT else None

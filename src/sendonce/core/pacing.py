@@ -1,0 +1,354 @@
+"""The gate of a provider account: how many calls may start now, and when.
+
+Both limits of an account are global, whatever the number of processes and machines: request starts
+per interval, and requests in flight. One `Gate` per account lives in the store and is read, decided
+on and written back under its lock, in the transaction that claims the deliveries. This module is the
+arithmetic; it never waits and never looks at a clock.
+
+*Rate.* GCRA with a burst of one: each limit keeps `tat`, the instant from which its next start is
+free, and a start moves it by the spacing `(interval + 2 x jitter) / count`. A worker fires a slot at
+most 2 x jitter after its time, else it gives the slot up, so N + 1 starts can never fall into one
+interval as the provider sees it. Unused time is not saved up: there is never a bunch.
+
+*Quotas.* A limit over more than a minute (50,000 a day) would be absurd as a spacing, so it counts
+starts in buckets and sums the interval plus one bucket: never more than the quota in any sliding
+interval, at the price of one bucket of caution.
+
+*Lanes.* One per open call. The number of open calls is counted from the call rows, never kept here.
+
+*Closing.* A 429 closes the gate for everybody until an instant that passes by itself: nobody has to
+remember to open it. Account errors and a row of failures close it the same way and then let a single
+probe through. The pace steps down on a 429, once per cooldown, and recovers with time.
+
+All instants are microseconds of the store's steady clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sendonce.core.outcome import ThrottleScope
+
+SECOND: Final = 1_000_000
+AHEAD_US: Final = 50_000
+"""How far ahead slots are given out: what is claimed starts within about 50 ms, or is not claimed."""
+QUOTA_FROM_US: Final = 60 * SECOND
+QUOTA_BUCKETS: Final = 48
+HORIZON_US: Final = 3_600 * SECOND
+"""A `tat` further ahead than this comes from a stepped clock, not from traffic."""
+FOREVER: Final = 2**62
+
+PACE_DOWN: Final = 0.7
+PACE_MIN: Final = 0.05
+PACE_UP_PER_S: Final = 0.02
+COOLDOWN_US: Final = 2 * SECOND
+CLOSE_UNDECLARED_S: Final = 1.0
+QUOTA_WAIT_S: Final = 3_600.0
+PROBE_AFTER_S: Final = 60.0
+BREAKER_AFTER: Final = 10
+BREAKER_BASE_S: Final = 1.0
+BREAKER_CAP_S: Final = 120.0
+RETRY_SHARE: Final = 0.2
+RETRY_FLOOR_PER_S: Final = 5.0
+RETRY_CREDIT_MAX: Final = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most `count` starts (or SMS parts) in any `interval_us`."""
+
+    count: int
+    interval_us: int
+    parts: bool = False
+
+    @property
+    def is_quota(self) -> bool:
+        return self.interval_us > QUOTA_FROM_US
+
+
+@dataclass(frozen=True, slots=True)
+class GateLimits:
+    """What the provider allows, as configured or changed since.
+
+    headroom   share of every limit that is left to other traffic of the same account, 0 to below 1
+    jitter_us  how late after its slot a start may be; see the module text
+    """
+
+    limits: tuple[Limit, ...]
+    lanes: int
+    headroom: float = 0.0
+    jitter_us: int = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The account's state. Everything here is shared by all processes.
+
+    tats           one instant per limit that is not a quota, in the order of `limits`
+    usage          per quota, in order: pairs of (bucket start, used)
+    closed_until   no start before it; `closed_why` is a coded reason
+    paused_until   an operator's pause, `FOREVER` without an end, 0 for none
+    probing        one call at a time until one succeeds
+    pace, lane_pace        what step-downs have left of rate and lanes, 1.0 at best, as of `paced_at`
+    streak         failures in a row, for the breaker; `holds` account errors in a row
+    retry_credit   how many retries may be claimed now, as of `credited_at`
+    vtime          virtual time of the fair order: the tag of the last delivery claimed
+    """
+
+    account: str
+    limits: GateLimits
+    tats: tuple[int, ...] = ()
+    usage: tuple[tuple[tuple[int, int], ...], ...] = ()
+    closed_until: int = 0
+    closed_why: str = ""
+    paused_until: int = 0
+    probing: bool = False
+    pace: float = 1.0
+    lane_pace: float = 1.0
+    paced_at: int = 0
+    stepped_at: int = 0
+    streak: int = 0
+    retry_credit: float = RETRY_FLOOR_PER_S
+    credited_at: int = 0
+    vtime: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a claim may take now. `lanes` 0: nothing, because of `why`; look again at `again_at`."""
+
+    lanes: int
+    why: str = ""
+    again_at: int = 0
+
+
+def room(gate: Gate, *, now: int, open_calls: int) -> Room:
+    """How many calls may start, before any slot is spent."""
+    if gate.paused_until > now:
+        return Room(0, "paused", gate.paused_until)
+    if gate.closed_until > now:
+        return Room(0, gate.closed_why, gate.closed_until)
+    lanes = 1 if gate.probing else lanes_now(gate, now)
+    if open_calls >= lanes:
+        return Room(0, "probing" if gate.probing else "lanes", now)
+    return Room(lanes - open_calls)
+
+
+def lanes_now(gate: Gate, now: int) -> int:
+    """The lanes that step-downs and headroom leave, at least one."""
+    usable = gate.limits.lanes * (1.0 - gate.limits.headroom)
+    return max(1, math.floor(usable * _recovered(gate.lane_pace, gate, now) + 1e-9))
+
+
+def rate_now(gate: Gate, now: int) -> float:
+    """Starts per second that the tightest rate limit allows at this moment; `inf` where only quotas are."""
+    pace = _recovered(gate.pace, gate, now)
+    spacings = [_spacing_us(limit, gate.limits, pace) for limit in gate.limits.limits if not limit.is_quota]
+    return SECOND / max(spacings) if spacings else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Slots for the first deliveries of the line, and the gate after spending them.
+
+    `why` and `again_at` tell, where fewer were granted than asked for, which limit said so and when
+    the next slot may be asked for.
+    """
+
+    slots: tuple[int, ...]
+    gate: Gate
+    why: str = ""
+    again_at: int = 0
+
+
+def grant(gate: Gate, costs: Sequence[int], *, now: int, lead_us: int) -> Grant:
+    """Spend slots for deliveries of the given costs (SMS parts; 1 for an email), in their order.
+
+    Slots begin at max(tat, now + lead): the lead is what a claim's commit takes at worst, so that a
+    slot is never late before it is handed over. Stops at the first that does not fit within
+    `AHEAD_US` or a quota; an empty `costs` spends nothing.
+    """
+    limits = gate.limits.limits
+    earliest = now + lead_us
+    latest = earliest + AHEAD_US
+    pace = _recovered(gate.pace, gate, now)
+    tats = [min(tat, now + HORIZON_US) for tat in _aligned(gate.tats, limits, quota=False)]
+    usage = [_trimmed(spent, limit, now) for limit, spent in zip(_quotas(limits), _usages(gate), strict=True)]
+    rates = [limit for limit in limits if not limit.is_quota]
+    spacings = [_spacing_us(limit, gate.limits, pace) for limit in rates]
+    slots: list[int] = []
+    why, again_at = "", 0
+    for cost in costs:
+        slot = max([earliest, *tats])
+        if slot > latest:
+            why, again_at = "rate", slot - lead_us - AHEAD_US
+            break
+        full = _full_quota(_quotas(limits), usage, cost, gate.limits.headroom, now)
+        if full is not None:
+            why, again_at = "quota", full
+            break
+        for i, limit in enumerate(rates):
+            tats[i] = slot + math.ceil(spacings[i] * (cost if limit.parts else 1))
+        for i, limit in enumerate(_quotas(limits)):
+            usage[i] = _spent(usage[i], limit, cost if limit.parts else 1, now)
+        slots.append(slot)
+    if not slots:
+        return Grant((), gate, why, again_at)
+    after = replace(gate, tats=tuple(tats), usage=tuple(usage))
+    return Grant(tuple(slots), after, why, again_at)
+
+
+def retries_allowed(gate: Gate, now: int) -> int:
+    """How many retries may be claimed now: a floor per second, plus a share of fresh traffic."""
+    return math.floor(_credit(gate, now))
+
+
+def claimed(gate: Gate, *, fresh: int, retries: int, tag: int, now: int) -> Gate:
+    """The gate after a claim: the retry credit moved, virtual time advanced to the last fresh tag."""
+    credit = min(RETRY_CREDIT_MAX, _credit(gate, now) + RETRY_SHARE * fresh) - retries
+    return replace(gate, retry_credit=credit, credited_at=now, vtime=max(gate.vtime, tag))
+
+
+def throttled(gate: Gate, scope: ThrottleScope, wait_s: float | None, *, backoff_s: float, now: int) -> Gate:
+    """The gate after a 429. `wait_s`: what the provider asked for, capped; None where it did not.
+
+    A recipient's own throttle leaves the gate as it is: only that delivery waits.
+    """
+    match scope:
+        case ThrottleScope.RECIPIENT:
+            return gate
+        case ThrottleScope.RATE:
+            return _closed(_slower(gate, now, rate=True), now, wait_s or backoff_s, "throttled")
+        case ThrottleScope.CONCURRENCY:
+            # Fewer lanes, same rate; closed only if the provider named a time.
+            stepped = _slower(gate, now, rate=False)
+            return _closed(stepped, now, wait_s, "throttled") if wait_s else stepped
+        case ThrottleScope.QUOTA:
+            return replace(_closed(gate, now, wait_s or QUOTA_WAIT_S, "quota"), probing=True)
+        case ThrottleScope.UNDECLARED:
+            stepped = _slower(gate, now, rate=True)
+            closed = _closed(stepped, now, wait_s or max(CLOSE_UNDECLARED_S, backoff_s), "throttled")
+            return replace(closed, probing=True)
+
+
+def account_failed(gate: Gate, code: str, *, now: int) -> Gate:
+    """The gate after an account error: held, then probed with one, ever more rarely up to an hour."""
+    wait = PROBE_AFTER_S * 2.0 ** min(gate.streak, 6)
+    closed = _closed(gate, now, min(wait, 3_600.0), f"account:{code}")
+    # Calls that were already open when the first error came back are the same news, not more of it.
+    streak = gate.streak if gate.closed_until > now else gate.streak + 1
+    return replace(closed, probing=True, streak=streak)
+
+
+def call_failed(gate: Gate, *, now: int) -> Gate:
+    """The gate after a failure of the provider itself (5xx, timeout, refused): the breaker's side."""
+    streak = gate.streak + 1
+    if streak < BREAKER_AFTER and not gate.probing:
+        return replace(gate, streak=streak)
+    wait = min(BREAKER_CAP_S, BREAKER_BASE_S * 2.0 ** min(max(0, streak - BREAKER_AFTER), 7))
+    return replace(_closed(gate, now, wait, "breaker"), probing=True, streak=streak)
+
+
+def call_succeeded(gate: Gate) -> Gate:
+    """The gate after the provider took one: healthy again. Equal to `gate` where it was already."""
+    if not gate.probing and gate.streak == 0:
+        return gate
+    return replace(gate, probing=False, streak=0)
+
+
+def resumed(gate: Gate) -> Gate:
+    """The gate after an operator opened it by hand: no pause, no closure, one probe first if it was held."""
+    return replace(gate, paused_until=0, closed_until=0, closed_why="", streak=0)
+
+
+def spacing_us(gate: Gate, now: int) -> int:
+    """The distance of slots at this moment, for a person to read; 0 where only quotas limit."""
+    rate = rate_now(gate, now)
+    return 0 if math.isinf(rate) else round(SECOND / rate)
+
+
+def _closed(gate: Gate, now: int, wait_s: float, why: str) -> Gate:
+    until = now + math.ceil(wait_s * SECOND)
+    if until <= gate.closed_until:
+        return gate
+    return replace(gate, closed_until=until, closed_why=why)
+
+
+def _slower(gate: Gate, now: int, *, rate: bool) -> Gate:
+    if now - gate.stepped_at < COOLDOWN_US and gate.stepped_at:
+        return gate
+    pace = _recovered(gate.pace, gate, now)
+    lane_pace = _recovered(gate.lane_pace, gate, now)
+    if rate:
+        pace = max(PACE_MIN, pace * PACE_DOWN)
+    else:
+        lane_pace = max(PACE_MIN, lane_pace * PACE_DOWN)
+    return replace(gate, pace=pace, lane_pace=lane_pace, paced_at=now, stepped_at=now)
+
+
+def _recovered(pace: float, gate: Gate, now: int) -> float:
+    return min(1.0, pace + PACE_UP_PER_S * max(0, now - gate.paced_at) / SECOND)
+
+
+def _credit(gate: Gate, now: int) -> float:
+    gained = RETRY_FLOOR_PER_S * max(0, now - gate.credited_at) / SECOND
+    return min(RETRY_CREDIT_MAX, gate.retry_credit + gained)
+
+
+def _spacing_us(limit: Limit, limits: GateLimits, pace: float) -> float:
+    usable = limit.count * (1.0 - limits.headroom) * pace
+    return (limit.interval_us + 2 * limits.jitter_us) / usable
+
+
+def _quotas(limits: Sequence[Limit]) -> list[Limit]:
+    return [limit for limit in limits if limit.is_quota]
+
+
+def _aligned(tats: tuple[int, ...], limits: Sequence[Limit], *, quota: bool) -> list[int]:
+    """The stored instants, one per rate limit; limits that came later start free."""
+    wanted = sum(limit.is_quota is quota for limit in limits)
+    return [*tats[:wanted], *([0] * (wanted - len(tats)))]
+
+
+def _usages(gate: Gate) -> list[tuple[tuple[int, int], ...]]:
+    wanted = len(_quotas(gate.limits.limits))
+    return [*gate.usage[:wanted], *([()] * (wanted - len(gate.usage)))]
+
+
+def _bucket_us(limit: Limit) -> int:
+    return limit.interval_us // QUOTA_BUCKETS
+
+
+def _trimmed(spent: tuple[tuple[int, int], ...], limit: Limit, now: int) -> tuple[tuple[int, int], ...]:
+    """Buckets that may still hold a start younger than the interval."""
+    oldest = now - limit.interval_us - _bucket_us(limit)
+    return tuple((start, used) for start, used in spent if start > oldest)
+
+
+def _spent(
+    spent: tuple[tuple[int, int], ...], limit: Limit, cost: int, now: int
+) -> tuple[tuple[int, int], ...]:
+    bucket = now - now % _bucket_us(limit)
+    if spent and spent[-1][0] == bucket:
+        return (*spent[:-1], (bucket, spent[-1][1] + cost))
+    return (*spent, (bucket, cost))
+
+
+def _full_quota(
+    quotas: Sequence[Limit],
+    usage: Sequence[tuple[tuple[int, int], ...]],
+    cost: int,
+    headroom: float,
+    now: int,
+) -> int | None:
+    """When the first full quota may have room again, or None where all have room."""
+    for limit, spent in zip(quotas, usage, strict=True):
+        usable = math.floor(limit.count * (1.0 - headroom))
+        if sum(used for _, used in spent) + (cost if limit.parts else 1) > usable:
+            oldest = spent[0][0] if spent else now
+            return oldest + limit.interval_us + _bucket_us(limit)
+    return None
