@@ -1,0 +1,70 @@
+# The way in. Every target does its own set-up, from nothing, inside this tree:
+# Python 3.11 or later, make and git are all it takes. `make PYTHON=python3.12 ...` picks an interpreter.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench wheel lock upgrade clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## see a thousand reminders go out once each, through limits, lost replies and a killed worker
+	@$(BIN)/sendonce demo
+
+test: $(READY) ## run the tests; ARGS="-k pacing" narrows them
+	@$(BIN)/pytest $(ARGS)
+
+check: $(READY) ## the gate: format, lint, types, imports, docs
+	@$(BIN)/ruff format --check . || { echo "check: 'make format' puts it right"; exit 1; }
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo > .venv/imports.log 2>&1 || { cat .venv/imports.log; exit 1; }
+	@echo "Imports point down only."
+	@$(BIN)/python tools/check_docs.py
+	@echo "Docs hold together."
+
+format: $(READY) ## rewrite the code as the gate wants it
+	@$(BIN)/ruff check --quiet --fix . || true; $(BIN)/ruff format --quiet .
+
+ifneq ($(wildcard bench/__main__.py),)
+bench: $(READY) ## measure; ARGS names what
+	@$(BIN)/python -m bench $(ARGS)
+else
+bench:
+	@echo "bench: nothing to run yet (bench/__main__.py is missing)"; exit 1
+endif
+
+wheel: $(READY) ## build the wheel, then try it in an environment that has only what users get
+	@rm -rf dist build
+	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@$(BIN)/python tools/check_wheel.py dist/*.whl
+	@$(PYTHON) tools/environment.py --fresh build/wheel-check requirements/runtime.lock --wheel dist/*.whl
+	@build/wheel-check/bin/sendonce --version
+
+setup: $(READY) ## make .venv from the lock file, when it is not there or out of date
+
+$(READY): requirements/dev.lock pyproject.toml tools/environment.py
+	@$(PYTHON) tools/environment.py .venv requirements/dev.lock --editable .
+	@touch $@
+
+# One lock for every Python and platform. Pins stay as they are unless pyproject.toml rules them out;
+# `make upgrade` moves them all. No index, host or path of this machine goes into a lock.
+COMPILE = build/tools/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 \
+	--generate-hashes --custom-compile-command "make lock" $(UPGRADE)
+
+lock: ## pin what pyproject.toml asks for, with hashes, into requirements/
+	@$(PYTHON) tools/environment.py build/tools requirements/tools.lock
+	@$(COMPILE) pyproject.toml --all-extras --output-file requirements/runtime.lock > build/tools/log
+	@$(COMPILE) pyproject.toml --all-extras --group dev --constraint requirements/runtime.lock \
+		--output-file requirements/dev.lock > build/tools/log
+	@$(COMPILE) --group lock --output-file requirements/tools.lock > build/tools/log
+
+upgrade: UPGRADE := --upgrade
+upgrade: lock ## the same, with the newest releases
+
+clean: ## remove everything that was made here
+	@rm -rf .venv build dist .demo .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
