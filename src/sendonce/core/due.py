@@ -214,12 +214,14 @@ def parse_days(text: str, *, field: str = "days") -> frozenset[int]:
     """Weekdays of "sat,sun", "mon-fri" or "sun-thu", Monday is 0. Raises `InvalidInput`."""
     days: set[int] = set()
     for part in text.strip().lower().split(","):
-        first, _, last = part.strip().partition("-")
-        if first not in _DAYS or (last or first) not in _DAYS:
+        first, dash, last = part.strip().partition("-")
+        if not dash:
+            last = first
+        if first not in _DAYS or last not in _DAYS:
             raise InvalidInput(
                 f"{text!r:.80} names no days: write {', '.join(_DAYS)}, as sat,sun or mon-fri", field=field
             )
-        start, end = _DAYS.index(first), _DAYS.index(last or first)
+        start, end = _DAYS.index(first), _DAYS.index(last)
         days.update(day % 7 for day in range(start, end + 1 if end >= start else end + 8))
     return frozenset(days)
 
