@@ -1,0 +1,142 @@
+"""What the configuration decided, as the stages read it: frozen values, no defaults for what matters.
+
+One `Policy` is built at start and handed to every stage. Limits are not in it once the store runs:
+they are seeded from `AccountPolicy.limits` into the gate, and the gate's own values win until the
+configuration changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from sendonce.core.consent import NoRecord
+from sendonce.core.delivery import Channel
+from sendonce.core.due import QuietHours
+from sendonce.core.errors import ConfigError
+from sendonce.core.pacing import GateLimits
+from sendonce.core.plan import Plan
+from sendonce.core.promise import Promise
+from sendonce.core.retry import RetryPolicy
+from sendonce.core.routing import Route
+
+
+class UncertainPolicy(StrEnum):
+    """What happens to a delivery of which nobody can tell whether it was sent."""
+
+    HOLD = "hold"  # an operator decides; never resent by itself
+    RESEND = "resend"  # one more attempt, which may make a duplicate
+    ASSUME_SENT = "assume_sent"
+
+
+class OnQuiet(StrEnum):
+    """What quiet hours do to a delivery that falls into them."""
+
+    DEFER = "defer"
+    EXPIRE = "expire"
+
+
+@dataclass(frozen=True, slots=True)
+class AccountPolicy:
+    """One provider account. `sender` and `reply_to` stand where a row names none."""
+
+    name: str
+    channel: Channel
+    promise: Promise
+    limits: GateLimits
+    retry: RetryPolicy
+    sender: str
+    reply_to: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPolicy:
+    """One channel. `expiry_s` counts from the due time; `alert_after_s` is the age that alarms."""
+
+    channel: Channel
+    expiry_s: float
+    alert_after_s: float
+    uncertain: UncertainPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryPolicy:
+    """One category of reminders ("payment", "shipment"). None: the channel's word stands."""
+
+    name: str
+    no_record: NoRecord
+    quiet: tuple[QuietHours, ...] = ()
+    on_quiet: OnQuiet = OnQuiet.DEFER
+    expiry_s: float | None = None
+    uncertain: UncertainPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipients:
+    """Who may be written to at all, so that a copy of the data mails nobody.
+
+    allow     shell patterns over addresses as compared; empty: everybody
+    redirect  channel -> the one address that gets everything instead
+    """
+
+    allow: tuple[str, ...] = ()
+    redirect: Mapping[Channel, str] = field(default_factory=dict)
+
+    def allows(self, comparison_form: str) -> bool:
+        return not self.allow or any(fnmatchcase(comparison_form, pattern) for pattern in self.allow)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All of it. `default_category` is what a row without a category gets.
+
+    lease_s          how long a process that stops answering keeps what it claimed
+    pass_rows_max    rows that one pass examines at most
+    pass_time_max_s  and the time it takes at most
+    grace_s          how late a publication may be before it counts as a late arrival
+    late_ok_s        how far in the past a due time may lie at intake
+    """
+
+    accounts: Mapping[str, AccountPolicy]
+    channels: Mapping[Channel, ChannelPolicy]
+    categories: Mapping[str, CategoryPolicy]
+    default_category: str
+    zones: Mapping[str, str]
+    routes: tuple[Route, ...]
+    recipients: Recipients = Recipients()
+    plans: Mapping[str, Plan] = field(default_factory=dict)
+    phone_region: str | None = None
+    lease_s: float = 30.0
+    pass_rows_max: int = 50_000
+    pass_time_max_s: float = 60.0
+    grace_s: float = 60.0
+    late_ok_s: float = 86_400.0
+    hints: bool = False
+
+    def category(self, name: str) -> CategoryPolicy:
+        try:
+            return self.categories[name]
+        except KeyError:
+            raise ConfigError(
+                f"category {name!r} is not configured: add [category.{name}] or use one of "
+                + ", ".join(sorted(self.categories))
+            ) from None
+
+    def channel(self, channel: Channel) -> ChannelPolicy:
+        try:
+            return self.channels[channel]
+        except KeyError:
+            raise ConfigError(f"channel {channel} is not configured: add [channel.{channel}]") from None
+
+    def zone(self, tenant: str) -> str:
+        return self.zones.get(tenant, self.zones.get("default", "UTC"))
+
+    def uncertain(self, channel: Channel, category: str) -> UncertainPolicy:
+        own = self.categories[category].uncertain if category in self.categories else None
+        return own if own is not None else self.channel(channel).uncertain
+
+    def expiry_s(self, channel: Channel, category: str) -> float:
+        own = self.category(category).expiry_s
+        return own if own is not None else self.channel(channel).expiry_s

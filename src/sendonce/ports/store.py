@@ -1,0 +1,482 @@
+"""The store port: what the stages may ask of whatever remembers.
+
+A stage never opens a transaction by itself and never holds one over anything that waits. It hands a
+*unit* (a function of `Tx`) to `Store.write`, and gets a future of what the unit returned:
+
+    done = store.write(lambda tx: settle(tx, outcomes))
+
+Units are atomic, one by one, and commit in groups: several units, also from different threads, may
+share one commit, which is what makes a durable intent cheap. A unit that raises takes back its own
+writes and nobody else's, and its future carries the exception. When the future has a result, the
+unit is durable. A unit may run again from the start when the database asks for it (a deadlock, a
+serialization failure), so it has no effects but through `tx`.
+
+All methods take and return lists; one is a list of one. Locks are taken in one order: gates by
+name, then deliveries by id. Inside a unit, reads see the unit's own writes.
+
+`deliveries.move` is the only way in which a state changes: a compare-and-set on (state, epoch, seq)
+together with its ledger entry. Everything here is in microseconds; `now` is the calendar clock,
+`steady` the store's own clock for leases, slots and ages (see `ports.clock`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from sendonce.core.consent import Preference
+from sendonce.core.delivery import Channel
+from sendonce.core.ledger import Value
+from sendonce.core.lifecycle import Event, Standing
+from sendonce.core.pacing import Gate, GateLimits
+
+T = TypeVar("T")
+Row = Mapping[str, int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reminder:
+    """What the business asked for, once per (tenant, reminder, customer).
+
+    recipients  channel -> {"to": address as given, "sender": ..., "reply_to": ...}
+    """
+
+    id: int
+    tenant: str
+    reminder: str
+    customer: str
+    due_at: int
+    due_local: str
+    zone: str
+    expires_at: int
+    template: str
+    template_version: int
+    category: str
+    priority: int
+    group: str
+    source: str
+    import_id: int
+    linked: str
+    data: str
+    recipients: Mapping[str, Mapping[str, str]]
+    spec_hash: str
+    version: int
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What a delivery has been through and where it goes next.
+
+    next_at     not looked at before this instant
+    tag         its place in the fair order of its account
+    cost        SMS parts, 1 for an email
+    attempts    calls started; `failures` and `throttles` as `core.retry` counts them
+    first_try, last_try   steady instants of the first and the last claim of this content version
+    """
+
+    due_at: int
+    next_at: int
+    expires_at: int
+    account: str = ""
+    tag: int = 0
+    cost: int = 1
+    attempts: int = 0
+    failures: int = 0
+    throttles: int = 0
+    first_try: int = 0
+    last_try: int = 0
+    receipt: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A delivery as read. `seq` and `head` are its place in the ledger."""
+
+    id: int
+    tenant: str
+    key: str
+    reminder_id: int
+    customer: str
+    channel: Channel
+    address_tag: str
+    category: str
+    group: str
+    priority: int
+    standing: Standing
+    course: Course
+    ended_at: int
+    seq: int
+    head: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewDelivery:
+    """A delivery to be: inserted as SCHEDULED with its first ledger entry."""
+
+    tenant: str
+    key: str
+    reminder_id: int
+    customer: str
+    channel: Channel
+    address_tag: str
+    category: str
+    group: str
+    priority: int
+    due_at: int
+    expires_at: int
+    actor: str
+    details: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One step of one delivery, as the table allowed it. `before` is the row as read in this unit."""
+
+    before: Delivery
+    event: Event
+    standing: Standing
+    course: Course
+    actor: str
+    details: Mapping[str, Value] = field(default_factory=dict)
+    address_tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a delivery says: frozen at publication. `payload` is canonical JSON, `hash` its SHA-256."""
+
+    delivery_id: int
+    version: int
+    address: str
+    payload: str
+    hash: str
+    template: str
+    template_version: int
+    frozen_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A lane in use. Steady instants."""
+
+    delivery_id: int
+    epoch: int
+    account: str
+    process: str
+    claimed_at: int
+    slot_at: int
+    send_deadline: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that claims or schedules. `lease_until` is steady, the other times calendar."""
+
+    id: str
+    role: str
+    channel: str
+    host: str
+    pid: int
+    started_at: int
+    beat_at: int
+    lease_until: int
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTemplate:
+    """One channel of one immutable template version."""
+
+    tenant: str
+    name: str
+    version: int
+    channel: Channel
+    subject: str
+    text: str
+    html: str
+    hash: str
+    added_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of a channel, a group or the scheduler. `until` is a calendar instant."""
+
+    scope: str
+    name: str
+    until: int
+    reason: str
+    actor: str
+    at: int
+
+
+class Deliveries(Protocol):
+    def insert(self, new: Sequence[NewDelivery]) -> list[int]:
+        """Insert as SCHEDULED, each with its first entry; returns ids in order."""
+        ...
+
+    def by_ids(self, ids: Sequence[int]) -> list[Delivery]:
+        """Locked for this unit, in order of id; unknown ids are left out."""
+        ...
+
+    def by_keys(self, keys: Sequence[tuple[str, str]]) -> list[Delivery]:
+        """By (tenant, key), locked, in order of id."""
+        ...
+
+    def of_reminders(self, reminder_ids: Sequence[int]) -> list[Delivery]:
+        """All channels of these reminders, locked, in order of id."""
+        ...
+
+    def matching(self, what: str, value: Mapping[str, int | str], limit: int, after: int) -> list[Delivery]:
+        """A page of deliveries by one of the named selections, in order of id, above id `after`.
+
+        `what`: "reminder", "customer", "group", "import", "address", "source_missing", "state",
+        "receipt"; `value` holds the parameters of that statement.
+        """
+        ...
+
+    def due(self, now: int, limit: int) -> list[Delivery]:
+        """SCHEDULED rows whose `next_at` has come, earliest first, locked; rows locked by others are
+        skipped. State and a partial index decide, never a mark: late rows are simply seen."""
+        ...
+
+    def wake(self, account: str, now: int) -> None:
+        """Make waiting QUEUED rows ready whose `next_at` has come."""
+        ...
+
+    def ready(self, account: str, *, retries: bool, limit: int) -> list[Delivery]:
+        """QUEUED rows that a worker may claim, in fair order, locked; others' locked rows are skipped."""
+        ...
+
+    def next_wake(self, account: str) -> int | None:
+        """The earliest `next_at` of the account's waiting rows."""
+        ...
+
+    def expired(self, now: int, limit: int) -> list[Delivery]:
+        """SCHEDULED or QUEUED rows at or past their expiry, locked."""
+        ...
+
+    def attention(self, state: str, now: int, limit: int) -> list[Delivery]:
+        """Rows in RECONCILING, UNCERTAIN, DEAD or REJECTED whose `next_at` has come, locked."""
+        ...
+
+    def move(self, moves: Sequence[Move]) -> list[bool]:
+        """Compare-and-set each on (state, epoch, seq) and append its entry; False where it lost.
+
+        A row and its entry change together or not at all. Nothing else writes a state.
+        """
+        ...
+
+    def note(self, notes: Sequence[Move]) -> list[bool]:
+        """Append an entry that moves nothing; `standing` and `course` are as before."""
+        ...
+
+
+class Reminders(Protocol):
+    def find(self, keys: Sequence[tuple[str, str, str]]) -> list[Reminder | None]:
+        """By (tenant, reminder, customer), in the order asked for."""
+        ...
+
+    def by_ids(self, ids: Sequence[int]) -> dict[int, Reminder]: ...
+
+    def insert(self, new: Sequence[Reminder]) -> list[int]:
+        """Insert (the ids given are ignored); returns ids in order."""
+        ...
+
+    def revise(self, revised: Sequence[Reminder]) -> None:
+        """Overwrite by id, keeping what it said before as a revision."""
+        ...
+
+    def touch(self, ids: Sequence[int], import_id: int) -> None:
+        """Note that this import listed them too (for `--cancel-missing`)."""
+        ...
+
+
+class Contents(Protocol):
+    def put(self, contents: Sequence[Content]) -> None:
+        """Keep; a second put of the same (delivery, version) replaces the first."""
+        ...
+
+    def get(self, keys: Sequence[tuple[int, int]]) -> dict[int, Content]:
+        """By (delivery id, content version); returned by delivery id."""
+        ...
+
+
+class Calls(Protocol):
+    def count(self, account: str) -> int:
+        """Open calls of the account, over all processes."""
+        ...
+
+    def open(self, calls: Sequence[OpenCall]) -> None: ...
+
+    def close(self, keys: Sequence[tuple[int, int]]) -> None:
+        """Free the lanes of these (delivery id, epoch)."""
+        ...
+
+    def overdue(self, steady: int, limit: int) -> list[OpenCall]:
+        """Calls whose send deadline has passed, or whose process has lost its lease."""
+        ...
+
+
+class Gates(Protocol):
+    def lock(self, account: str) -> Gate | None:
+        """The gate, locked for this unit; None where there is none (and then nothing is sent)."""
+        ...
+
+    def save(self, gate: Gate) -> None: ...
+
+    def seed(self, account: str, limits: GateLimits) -> None:
+        """Create, or take over limits whose configuration changed since they were last seeded."""
+        ...
+
+    def all(self) -> list[Gate]: ...
+
+    def flows(self, account: str, flows: Sequence[str]) -> dict[str, int]:
+        """The last tag of each flow that is known."""
+        ...
+
+    def save_flows(self, account: str, tags: Mapping[str, int], below: int) -> None:
+        """Keep new tags, and forget flows whose tag lies below virtual time `below`."""
+        ...
+
+
+class Preferences(Protocol):
+    def of(self, keys: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str, str], list[Preference]]:
+        """By (tenant, channel, address tag)."""
+        ...
+
+    def put(self, records: Sequence[Mapping[str, int | str]]) -> int:
+        """Keep; the newest of one kind and category wins. Returns how many were new or newer."""
+        ...
+
+    def remove(self, tenant: str, channel: str, address_tag: str, category: str, kind: str) -> int: ...
+
+
+class Templates(Protocol):
+    def newest(self, tenant: str, name: str) -> list[StoredTemplate]:
+        """All channels of the newest version; empty where there is none."""
+        ...
+
+    def version(self, tenant: str, name: str, version: int) -> list[StoredTemplate]: ...
+
+    def put(self, templates: Sequence[StoredTemplate]) -> None: ...
+
+
+class Processes(Protocol):
+    def beat(self, process: Process) -> None:
+        """Insert or renew."""
+        ...
+
+    def dead(self, steady: int) -> list[Process]:
+        """Not stopped, and past their lease."""
+        ...
+
+    def mark_stopped(self, ids: Sequence[str]) -> None: ...
+
+
+class Runs(Protocol):
+    """Passes, imports, pauses, the mark: what is remembered about runs."""
+
+    def begin_pass(self, trigger: str, process: str, mark: int) -> int: ...
+
+    def finish_pass(self, id_: int, mark: int, counts: Mapping[str, int], *, complete: bool) -> None: ...
+
+    def begin_import(self, tenant: str, source: str, file: str, actor: str) -> int: ...
+
+    def finish_import(self, id_: int, counts: Mapping[str, int]) -> None: ...
+
+    def undo_import(self, id_: int) -> None: ...
+
+    def pauses(self) -> list[Pause]: ...
+
+    def pause(self, pause: Pause) -> None: ...
+
+    def resume(self, scope: str, name: str) -> int: ...
+
+    def audit(self, actor: str, action: str, target: str, reason: str, body: Mapping[str, Value]) -> None:
+        """Keep what a person changed outside any one delivery."""
+        ...
+
+
+class Tx(Protocol):
+    """One unit's view of the store. Valid inside the unit only."""
+
+    @property
+    def now(self) -> int:
+        """The calendar at the start of the unit."""
+        ...
+
+    @property
+    def steady(self) -> int:
+        """The store's steady clock at the start of the unit."""
+        ...
+
+    @property
+    def deliveries(self) -> Deliveries: ...
+    @property
+    def reminders(self) -> Reminders: ...
+    @property
+    def contents(self) -> Contents: ...
+    @property
+    def calls(self) -> Calls: ...
+    @property
+    def gates(self) -> Gates: ...
+    @property
+    def preferences(self) -> Preferences: ...
+    @property
+    def templates(self) -> Templates: ...
+    @property
+    def processes(self) -> Processes: ...
+    @property
+    def runs(self) -> Runs: ...
+
+    def meta(self, name: str) -> str | None: ...
+
+    def set_meta(self, name: str, value: str) -> None: ...
+
+    def hint(self, deliveries: Sequence[tuple[int, int, str]]) -> None:
+        """Put (delivery id, epoch, channel) into the relay's outbox."""
+        ...
+
+    def hints(self, limit: int) -> list[tuple[int, int, str]]: ...
+
+    def hinted(self, hints: Sequence[tuple[int, int]]) -> None:
+        """Take relayed hints out of the outbox."""
+        ...
+
+    def rows(self, view: str, **parameters: int | str) -> list[Row]:
+        """A named read-only statement, for views and reports; rows as mappings."""
+        ...
+
+
+class Store(Protocol):
+    """One store, as one process uses it. Thread-safe."""
+
+    @property
+    def secret(self) -> bytes:
+        """This store's own secret: send keys and address tags hang on it. Never shown."""
+        ...
+
+    def write(self, unit: Callable[[Tx], T]) -> Future[T]:
+        """Run a unit; the future resolves when it is durable. Raises nothing itself.
+
+        The future carries `StoreUnavailable` when the database was locked, full or away: then
+        nothing of the unit happened.
+        """
+        ...
+
+    def read(self, query: Callable[[Tx], T]) -> T:
+        """Run a read-only query on a connection of its own, in the calling thread."""
+        ...
+
+    def steady(self) -> int:
+        """The steady clock now, for judging slots and deadlines that this store gave out."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was handed in, then close. Idempotent."""
+        ...

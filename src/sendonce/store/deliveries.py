@@ -1,0 +1,227 @@
+"""Deliveries and their ledger, on any database.
+
+`move` is the one place where a state changes, and it changes together with its ledger entry. The
+flags that the stages' indexes stand on are derived here from the standing, never set by a stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sendonce.core.delivery import Channel, partition_of
+from sendonce.core.ledger import GENESIS, Entry, link, spell
+from sendonce.core.lifecycle import ENDED, UNSENT, Ending, Event, Standing, State
+from sendonce.ports.store import Course, Delivery, Move, NewDelivery
+from sendonce.store.session import Session, Tuple
+
+COLUMNS: Final = (
+    "id, tenant, key, reminder_id, customer, channel, address_tag, category, grp, priority, "
+    "state, epoch, version, maybe, permit, ending, "
+    "due_at, next_at, expires_at, account, tag, cost, attempts, failures, throttles, "
+    "first_try, last_try, receipt, reason, ended_at, seq, head"
+)
+
+_ATTENTION: Final = frozenset({State.RECONCILING, State.UNCERTAIN, State.DEAD, State.REJECTED})
+_FRESH, _RETRY = 1, 2
+_STATES: Final = {state.value: state for state in State}
+_ENDINGS: Final = {ending.value: ending for ending in Ending}
+_CHANNELS: Final = {channel.value: channel for channel in Channel}
+_FIRST: Final = Standing(State.SCHEDULED)
+
+
+class SqlDeliveries:
+    """`ports.store.Deliveries` on a session. `now` is the unit's calendar instant."""
+
+    def __init__(self, session: Session, now: int) -> None:
+        self._session = session
+        self._now = now
+
+    def insert(self, new: Sequence[NewDelivery]) -> list[int]:
+        ids: list[int] = []
+        for delivery in new:
+            entry = Entry(1, self._now, Event.SCHEDULED, delivery.actor, _FIRST, delivery.details)
+            body = spell(delivery.key, delivery.tenant, entry)
+            head = link(GENESIS, body)
+            inserted = self._session.rows(
+                "delivery_insert",
+                {
+                    "tenant": delivery.tenant,
+                    "key": delivery.key,
+                    "reminder_id": delivery.reminder_id,
+                    "customer": delivery.customer,
+                    "part": partition_of(delivery.tenant, delivery.customer),
+                    "channel": delivery.channel.value,
+                    "address_tag": delivery.address_tag,
+                    "category": delivery.category,
+                    "grp": delivery.group,
+                    "priority": delivery.priority,
+                    "state": _FIRST.state.value,
+                    "due_at": delivery.due_at,
+                    "expires_at": delivery.expires_at,
+                    "head": head,
+                },
+            )
+            id_ = int(inserted[0][0])
+            self._append(id_, 1, Event.SCHEDULED, body, head)
+            ids.append(id_)
+        return ids
+
+    def by_ids(self, ids: Sequence[int]) -> list[Delivery]:
+        found = (self._session.rows("delivery_by_id", {"id": id_}) for id_ in sorted(set(ids)))
+        return [_delivery(row) for rows in found for row in rows]
+
+    def by_keys(self, keys: Sequence[tuple[str, str]]) -> list[Delivery]:
+        found = [
+            _delivery(row)
+            for tenant, key in keys
+            for row in self._session.rows("delivery_by_key", {"tenant": tenant, "key": key})
+        ]
+        return sorted(found, key=lambda delivery: delivery.id)
+
+    def of_reminders(self, reminder_ids: Sequence[int]) -> list[Delivery]:
+        found = [
+            _delivery(row)
+            for id_ in reminder_ids
+            for row in self._session.rows("delivery_of_reminder", {"reminder_id": id_})
+        ]
+        return sorted(found, key=lambda delivery: delivery.id)
+
+    def matching(self, what: str, value: Mapping[str, int | str], limit: int, after: int) -> list[Delivery]:
+        return self._page(f"delivery_matching_{what}", {**value, "limit": limit, "after": after})
+
+    def due(self, now: int, limit: int) -> list[Delivery]:
+        return self._page("delivery_due", {"now": now, "limit": limit})
+
+    def wake(self, account: str, now: int) -> None:
+        self._session.run("delivery_wake", {"account": account, "now": now})
+
+    def ready(self, account: str, *, retries: bool, limit: int) -> list[Delivery]:
+        kind = _RETRY if retries else _FRESH
+        return self._page("delivery_ready", {"account": account, "ready": kind, "limit": limit})
+
+    def next_wake(self, account: str) -> int | None:
+        rows = self._session.rows("delivery_next_wake", {"account": account})
+        return None if rows[0][0] is None else int(rows[0][0])
+
+    def expired(self, now: int, limit: int) -> list[Delivery]:
+        return self._page("delivery_expired", {"now": now, "limit": limit})
+
+    def attention(self, state: str, now: int, limit: int) -> list[Delivery]:
+        return self._page("delivery_attention", {"state": state, "now": now, "limit": limit})
+
+    def move(self, moves: Sequence[Move]) -> list[bool]:
+        return [self._move(move) for move in moves]
+
+    def note(self, notes: Sequence[Move]) -> list[bool]:
+        done: list[bool] = []
+        for note in notes:
+            before = note.before
+            seq, body, head = self._entry(note)
+            changed = self._session.run(
+                "delivery_note", {"id": before.id, "seq": seq, "head": head, "from_seq": before.seq}
+            )
+            if changed:
+                self._append(before.id, seq, note.event, body, head)
+            done.append(changed == 1)
+        return done
+
+    def _move(self, move: Move) -> bool:
+        before, standing, course = move.before, move.standing, move.course
+        seq, body, head = self._entry(move)
+        changed = self._session.run(
+            "delivery_move",
+            {
+                "state": standing.state.value,
+                "epoch": standing.epoch,
+                "version": standing.version,
+                "maybe": int(standing.maybe),
+                "permit": int(standing.permit),
+                "ending": standing.ending.value,
+                "pending": int(standing.state is State.SCHEDULED),
+                "ready": _ready(standing, course, self._now),
+                "unsent": int(standing.state in UNSENT),
+                "attention": int(standing.state in _ATTENTION),
+                "due_at": course.due_at,
+                "next_at": course.next_at,
+                "expires_at": course.expires_at,
+                "account": course.account,
+                "tag": course.tag,
+                "cost": course.cost,
+                "attempts": course.attempts,
+                "failures": course.failures,
+                "throttles": course.throttles,
+                "first_try": course.first_try,
+                "last_try": course.last_try,
+                "receipt": course.receipt,
+                "reason": course.reason,
+                "ended_at": self._now if standing.state in ENDED else 0,
+                "address_tag": before.address_tag if move.address_tag is None else move.address_tag,
+                "seq": seq,
+                "head": head,
+                "id": before.id,
+                "from_state": before.standing.state.value,
+                "from_epoch": before.standing.epoch,
+                "from_seq": before.seq,
+            },
+        )
+        if changed:
+            self._append(before.id, seq, move.event, body, head)
+        return changed == 1
+
+    def _entry(self, move: Move) -> tuple[int, str, str]:
+        before = move.before
+        seq = before.seq + 1
+        entry = Entry(seq, self._now, move.event, move.actor, move.standing, move.details)
+        body = spell(before.key, before.tenant, entry)
+        return seq, body, link(before.head, body)
+
+    def _append(self, delivery_id: int, seq: int, event: Event, body: str, digest: str) -> None:
+        self._session.run(
+            "ledger_append",
+            {
+                "delivery_id": delivery_id,
+                "seq": seq,
+                "at": self._now,
+                "event": event.value,
+                "body": body,
+                "hash": digest,
+            },
+        )
+
+    def _page(self, name: str, parameters: Mapping[str, int | str]) -> list[Delivery]:
+        return [_delivery(row) for row in self._session.rows(name, parameters)]
+
+
+def _ready(standing: Standing, course: Course, now: int) -> int:
+    """The flag that the claim's index stands on: the kind of a queued row, negative while it waits."""
+    if standing.state is not State.QUEUED:
+        return 0
+    kind = _RETRY if standing.maybe or course.failures else _FRESH
+    return kind if course.next_at <= now else -kind
+
+
+def _delivery(row: Tuple) -> Delivery:
+    """A row in the order of `COLUMNS`."""
+    return Delivery(
+        id=row[0],
+        tenant=row[1],
+        key=row[2],
+        reminder_id=row[3],
+        customer=row[4],
+        channel=_CHANNELS[row[5]],
+        address_tag=row[6],
+        category=row[7],
+        group=row[8],
+        priority=row[9],
+        standing=Standing(
+            _STATES[row[10]], row[11], row[12], row[13] == 1, row[14] == 1, _ENDINGS[row[15]]
+        ),
+        course=Course(
+            row[16], row[17], row[18], row[19], row[20], row[21], row[22], row[23], row[24], row[25],
+            row[26], row[27], row[28],
+        ),
+        ended_at=row[29],
+        seq=row[30],
+        head=row[31],
+    )  # fmt: skip

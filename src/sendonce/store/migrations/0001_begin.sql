@@ -1,0 +1,257 @@
+-- The first schema. One text for SQLite and PostgreSQL: TEXT, BIGINT (microseconds UTC, flags as 0/1),
+-- opaque JSON as TEXT; {id} is the only token: a self-numbering primary key.
+--
+-- Hot rows are narrow: `delivery` and `open_call`. What is wide or read once (`reminder`, `content`,
+-- `ledger`) lies apart. What a stage looks for is a flag with a partial index, never `state` itself,
+-- so that a table full of finished or future rows costs nothing.
+
+CREATE TABLE meta (
+    name   TEXT PRIMARY KEY,
+    value  TEXT NOT NULL
+);
+
+-- What the business asked for: one reminder to one customer, over one or more channels.
+CREATE TABLE reminder (
+    id          {id},
+    tenant      TEXT   NOT NULL,
+    reminder    TEXT   NOT NULL,
+    customer    TEXT   NOT NULL,
+    part        BIGINT NOT NULL,      -- hash of the customer: by it rows can be spread over servers
+    due_at      BIGINT NOT NULL,
+    due_local   TEXT   NOT NULL,      -- local wall time and zone are kept: zone rules change
+    zone        TEXT   NOT NULL,
+    expires_at  BIGINT NOT NULL,
+    template    TEXT   NOT NULL,
+    template_version BIGINT NOT NULL, -- 0: the newest at publication
+    category    TEXT   NOT NULL,
+    priority    BIGINT NOT NULL,
+    grp         TEXT   NOT NULL,
+    source      TEXT   NOT NULL,      -- the named source that lists it, "" for none
+    import_id   BIGINT NOT NULL,      -- the import that wrote it last, 0 for none
+    linked      TEXT   NOT NULL,      -- the delivery key that this one sends again, "" for none
+    data        TEXT   NOT NULL,      -- JSON object for the template
+    recipients  TEXT   NOT NULL,      -- JSON: channel -> {"to", "sender", "reply_to"}
+    spec_hash   TEXT   NOT NULL,      -- of all of the above that the caller gave: unchanged or conflict
+    version     BIGINT NOT NULL,
+    created_at  BIGINT NOT NULL,
+    UNIQUE (tenant, reminder, customer)
+);
+CREATE INDEX reminder_group  ON reminder (tenant, grp)    WHERE grp <> '';
+CREATE INDEX reminder_source ON reminder (tenant, source) WHERE source <> '';
+CREATE INDEX reminder_import ON reminder (import_id)      WHERE import_id <> 0;
+
+-- What a reminder said before each revision, so that an import can be undone.
+CREATE TABLE revision (
+    reminder_id BIGINT NOT NULL,
+    version     BIGINT NOT NULL,
+    import_id   BIGINT NOT NULL,
+    spec        TEXT   NOT NULL,
+    at          BIGINT NOT NULL,
+    PRIMARY KEY (reminder_id, version)
+);
+
+CREATE TABLE delivery (
+    id           {id},
+    tenant       TEXT   NOT NULL,
+    key          TEXT   NOT NULL,
+    reminder_id  BIGINT NOT NULL,
+    customer     TEXT   NOT NULL,
+    part         BIGINT NOT NULL,
+    channel      TEXT   NOT NULL,
+    address_tag  TEXT   NOT NULL,
+    category     TEXT   NOT NULL,
+    grp          TEXT   NOT NULL,
+    priority     BIGINT NOT NULL,
+    -- the standing: written by one statement only, `delivery_move`
+    state        TEXT   NOT NULL,
+    epoch        BIGINT NOT NULL,
+    version      BIGINT NOT NULL,
+    maybe        BIGINT NOT NULL,
+    permit       BIGINT NOT NULL,
+    ending       TEXT   NOT NULL,
+    -- flags that follow from it
+    pending      BIGINT NOT NULL,     -- 1: SCHEDULED, a pass looks at it from next_at on
+    ready        BIGINT NOT NULL,     -- QUEUED: 1 fresh, 2 retry; waiting for next_at: -1, -2; else 0
+    unsent       BIGINT NOT NULL,     -- 1: SCHEDULED or QUEUED, the clock may end it
+    attention    BIGINT NOT NULL,     -- 1: RECONCILING, UNCERTAIN, DEAD or REJECTED
+    -- its course
+    due_at       BIGINT NOT NULL,
+    next_at      BIGINT NOT NULL,
+    expires_at   BIGINT NOT NULL,
+    account      TEXT   NOT NULL,
+    tag          BIGINT NOT NULL,     -- place in the fair order of its account
+    cost         BIGINT NOT NULL,     -- SMS parts; 1 for an email
+    attempts     BIGINT NOT NULL,
+    failures     BIGINT NOT NULL,
+    throttles    BIGINT NOT NULL,
+    first_try    BIGINT NOT NULL,     -- steady clock; 0: never tried under this content version
+    last_try     BIGINT NOT NULL,
+    receipt      TEXT   NOT NULL,
+    reason       TEXT   NOT NULL,
+    ended_at     BIGINT NOT NULL,
+    seq          BIGINT NOT NULL,     -- entries in its ledger
+    head         TEXT   NOT NULL,     -- hash of the last one
+    UNIQUE (tenant, key)
+);
+CREATE INDEX delivery_pending   ON delivery (next_at, id)                WHERE pending = 1;
+CREATE INDEX delivery_ready     ON delivery (account, ready, tag, id)    WHERE ready > 0;
+CREATE INDEX delivery_waiting   ON delivery (account, next_at)           WHERE ready < 0;
+CREATE INDEX delivery_unsent    ON delivery (expires_at)                 WHERE unsent = 1;
+CREATE INDEX delivery_attention ON delivery (state, next_at, id)         WHERE attention = 1;
+CREATE INDEX delivery_due       ON delivery (due_at);
+CREATE INDEX delivery_reminder  ON delivery (reminder_id);
+CREATE INDEX delivery_customer  ON delivery (tenant, customer);
+CREATE INDEX delivery_address   ON delivery (tenant, address_tag);
+CREATE INDEX delivery_receipt   ON delivery (receipt)                    WHERE receipt <> '';
+
+-- What a delivery says, frozen at publication. Apart from the ledger, which holds only its hash.
+CREATE TABLE content (
+    delivery_id BIGINT NOT NULL,
+    version     BIGINT NOT NULL,
+    address     TEXT   NOT NULL,
+    payload     TEXT   NOT NULL,      -- JSON of the rendered parts
+    hash        TEXT   NOT NULL,
+    template    TEXT   NOT NULL,
+    template_version BIGINT NOT NULL,
+    frozen_at   BIGINT NOT NULL,
+    PRIMARY KEY (delivery_id, version)
+);
+
+-- A lane: one row per open call, and only that long. Steady clock.
+CREATE TABLE open_call (
+    delivery_id   BIGINT NOT NULL,
+    epoch         BIGINT NOT NULL,
+    account       TEXT   NOT NULL,
+    process       TEXT   NOT NULL,
+    claimed_at    BIGINT NOT NULL,
+    slot_at       BIGINT NOT NULL,
+    send_deadline BIGINT NOT NULL,
+    PRIMARY KEY (delivery_id, epoch)
+);
+CREATE INDEX open_call_account ON open_call (account);
+CREATE INDEX open_call_process ON open_call (process);
+
+-- The gate of a provider account: see sendonce.core.pacing.
+CREATE TABLE gate (
+    account      TEXT PRIMARY KEY,
+    configured   TEXT   NOT NULL,     -- the limits as configuration seeded them
+    limits       TEXT   NOT NULL,     -- the limits in force
+    closed_until BIGINT NOT NULL,
+    closed_why   TEXT   NOT NULL,
+    paused_until BIGINT NOT NULL,
+    state        TEXT   NOT NULL,     -- JSON: the rest of the arithmetic
+    version      BIGINT NOT NULL
+);
+
+-- The last tag of each flow (tenant, group, priority) in an account's fair order.
+CREATE TABLE flow (
+    account TEXT   NOT NULL,
+    flow    TEXT   NOT NULL,
+    tag     BIGINT NOT NULL,
+    PRIMARY KEY (account, flow)
+);
+
+-- The relay's outbox: rows only where a broker carries hints.
+CREATE TABLE outbox (
+    delivery_id BIGINT NOT NULL,
+    epoch       BIGINT NOT NULL,
+    channel     TEXT   NOT NULL,
+    PRIMARY KEY (delivery_id, epoch)
+);
+
+CREATE TABLE ledger (
+    id          {id},
+    delivery_id BIGINT NOT NULL,
+    seq         BIGINT NOT NULL,
+    at          BIGINT NOT NULL,
+    event       TEXT   NOT NULL,
+    body        TEXT   NOT NULL,      -- the canonical text
+    hash        TEXT   NOT NULL,
+    UNIQUE (delivery_id, seq)
+);
+
+CREATE TABLE preference (
+    tenant      TEXT   NOT NULL,
+    channel     TEXT   NOT NULL,
+    address_tag TEXT   NOT NULL,
+    category    TEXT   NOT NULL,      -- "*": all
+    kind        TEXT   NOT NULL,
+    at          BIGINT NOT NULL,
+    source      TEXT   NOT NULL,
+    evidence    TEXT   NOT NULL,
+    masked      TEXT   NOT NULL,      -- for people's eyes
+    actor       TEXT   NOT NULL,
+    PRIMARY KEY (tenant, channel, address_tag, category, kind)
+);
+
+CREATE TABLE template (
+    tenant   TEXT   NOT NULL,
+    name     TEXT   NOT NULL,
+    version  BIGINT NOT NULL,
+    channel  TEXT   NOT NULL,
+    subject  TEXT   NOT NULL,
+    text     TEXT   NOT NULL,
+    html     TEXT   NOT NULL,
+    hash     TEXT   NOT NULL,
+    added_at BIGINT NOT NULL,
+    PRIMARY KEY (tenant, name, version, channel)
+);
+
+CREATE TABLE import_run (
+    id          {id},
+    tenant      TEXT   NOT NULL,
+    source      TEXT   NOT NULL,
+    file        TEXT   NOT NULL,
+    actor       TEXT   NOT NULL,
+    started_at  BIGINT NOT NULL,
+    finished_at BIGINT NOT NULL,      -- 0 while it runs
+    counts      TEXT   NOT NULL,
+    undone_at   BIGINT NOT NULL
+);
+
+-- One row per process; its lease is the lease of everything it claimed. Steady clock.
+CREATE TABLE process (
+    id          TEXT PRIMARY KEY,
+    role        TEXT   NOT NULL,
+    channel     TEXT   NOT NULL,
+    host        TEXT   NOT NULL,
+    pid         BIGINT NOT NULL,
+    started_at  BIGINT NOT NULL,      -- calendar
+    beat_at     BIGINT NOT NULL,      -- calendar
+    lease_until BIGINT NOT NULL,
+    stopped     BIGINT NOT NULL
+);
+
+CREATE TABLE pass_run (
+    id          {id},
+    trigger     TEXT   NOT NULL,
+    process     TEXT   NOT NULL,
+    started_at  BIGINT NOT NULL,
+    finished_at BIGINT NOT NULL,
+    mark_before BIGINT NOT NULL,
+    mark_after  BIGINT NOT NULL,
+    counts      TEXT   NOT NULL,      -- JSON: published, deferred, expired, ...
+    complete    BIGINT NOT NULL       -- 0: stopped at its bound with rows left
+);
+
+-- Pauses of a channel, a group or the scheduler; an account's pause is in its gate. Calendar clock.
+CREATE TABLE pause (
+    scope  TEXT   NOT NULL,
+    name   TEXT   NOT NULL,
+    until  BIGINT NOT NULL,
+    reason TEXT   NOT NULL,
+    actor  TEXT   NOT NULL,
+    at     BIGINT NOT NULL,
+    PRIMARY KEY (scope, name)
+);
+
+-- What people changed, outside any one delivery: limits, pauses, suppressions, releases.
+CREATE TABLE audit (
+    id     {id},
+    at     BIGINT NOT NULL,
+    actor  TEXT   NOT NULL,
+    action TEXT   NOT NULL,
+    target TEXT   NOT NULL,
+    reason TEXT   NOT NULL,
+    body   TEXT   NOT NULL
+);

@@ -1,0 +1,102 @@
+-- Deliveries: the hot table. {delivery} stands for the columns in the order of `sendonce.store.nouns`.
+
+-- name: delivery_insert
+INSERT INTO delivery (
+    tenant, key, reminder_id, customer, part, channel, address_tag, category, grp, priority,
+    state, epoch, version, maybe, permit, ending, pending, ready, unsent, attention,
+    due_at, next_at, expires_at, account, tag, cost, attempts, failures, throttles,
+    first_try, last_try, receipt, reason, ended_at, seq, head)
+VALUES (
+    :tenant, :key, :reminder_id, :customer, :part, :channel, :address_tag, :category, :grp, :priority,
+    :state, 0, 1, 0, 0, '', 1, 0, 1, 0,
+    :due_at, :due_at, :expires_at, '', 0, 1, 0, 0, 0,
+    0, 0, '', '', 0, 1, :head)
+RETURNING id;
+
+-- name: delivery_by_id
+SELECT {delivery} FROM delivery WHERE id = :id {for_update};
+
+-- name: delivery_by_key
+SELECT {delivery} FROM delivery WHERE tenant = :tenant AND key = :key {for_update};
+
+-- name: delivery_of_reminder
+SELECT {delivery} FROM delivery WHERE reminder_id = :reminder_id ORDER BY id {for_update};
+
+-- name: delivery_matching_reminder
+SELECT {delivery} FROM delivery
+WHERE reminder_id IN (SELECT id FROM reminder WHERE tenant = :tenant AND reminder = :reminder)
+  AND id > :after ORDER BY id LIMIT :limit {for_update};
+
+-- name: delivery_matching_customer
+SELECT {delivery} FROM delivery
+WHERE tenant = :tenant AND customer = :customer AND id > :after ORDER BY id LIMIT :limit {for_update};
+
+-- name: delivery_matching_group
+SELECT {delivery} FROM delivery
+WHERE reminder_id IN (SELECT id FROM reminder WHERE tenant = :tenant AND grp = :group AND grp <> '')
+  AND id > :after ORDER BY id LIMIT :limit {for_update};
+
+-- name: delivery_matching_import
+SELECT {delivery} FROM delivery
+WHERE reminder_id IN (SELECT id FROM reminder WHERE import_id = :import_id AND import_id <> 0)
+  AND id > :after ORDER BY id LIMIT :limit {for_update};
+
+-- What a named source listed before and its last import did not list again.
+-- name: delivery_matching_source_missing
+SELECT {delivery} FROM delivery
+WHERE reminder_id IN (SELECT id FROM reminder WHERE tenant = :tenant AND source = :source
+                      AND source <> '' AND import_id <> :import_id)
+  AND unsent = 1 AND id > :after ORDER BY id LIMIT :limit {for_update};
+
+-- name: delivery_matching_address
+SELECT {delivery} FROM delivery
+WHERE tenant = :tenant AND address_tag = :address_tag AND id > :after ORDER BY id LIMIT :limit {for_update};
+
+-- name: delivery_matching_state
+SELECT {delivery} FROM delivery
+WHERE attention = 1 AND state = :state AND id > :after ORDER BY id LIMIT :limit {for_update};
+
+-- name: delivery_matching_receipt
+SELECT {delivery} FROM delivery
+WHERE receipt = :receipt AND receipt <> '' AND id > :after ORDER BY id LIMIT :limit {for_update};
+
+-- State and a partial index decide who is due, never a mark: a row that commits late is simply seen.
+-- name: delivery_due
+SELECT {delivery} FROM delivery
+WHERE pending = 1 AND next_at <= :now ORDER BY next_at, id LIMIT :limit {skip_locked};
+
+-- name: delivery_wake
+UPDATE delivery SET ready = -ready WHERE account = :account AND ready < 0 AND next_at <= :now;
+
+-- name: delivery_ready
+SELECT {delivery} FROM delivery
+WHERE account = :account AND ready = :ready AND ready > 0 ORDER BY tag, id LIMIT :limit {skip_locked};
+
+-- name: delivery_next_wake
+SELECT min(next_at) FROM delivery WHERE account = :account AND ready < 0;
+
+-- name: delivery_expired
+SELECT {delivery} FROM delivery
+WHERE unsent = 1 AND expires_at <= :now ORDER BY expires_at LIMIT :limit {skip_locked};
+
+-- name: delivery_attention
+SELECT {delivery} FROM delivery
+WHERE attention = 1 AND state = :state AND next_at <= :now ORDER BY next_at, id LIMIT :limit {skip_locked};
+
+-- The only statement that writes a state.
+-- name: delivery_move
+UPDATE delivery SET
+    state = :state, epoch = :epoch, version = :version, maybe = :maybe, permit = :permit, ending = :ending,
+    pending = :pending, ready = :ready, unsent = :unsent, attention = :attention,
+    due_at = :due_at, next_at = :next_at, expires_at = :expires_at, account = :account, tag = :tag,
+    cost = :cost, attempts = :attempts, failures = :failures, throttles = :throttles,
+    first_try = :first_try, last_try = :last_try, receipt = :receipt, reason = :reason,
+    ended_at = :ended_at, address_tag = :address_tag, seq = :seq, head = :head
+WHERE id = :id AND state = :from_state AND epoch = :from_epoch AND seq = :from_seq;
+
+-- name: delivery_note
+UPDATE delivery SET seq = :seq, head = :head WHERE id = :id AND seq = :from_seq;
+
+-- name: ledger_append
+INSERT INTO ledger (delivery_id, seq, at, event, body, hash)
+VALUES (:delivery_id, :seq, :at, :event, :body, :hash);

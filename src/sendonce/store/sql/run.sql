@@ -1,0 +1,63 @@
+-- Processes, passes, imports, pauses, meta, the outbox.
+
+-- name: meta_get
+SELECT value FROM meta WHERE name = :name;
+
+-- name: meta_put
+INSERT INTO meta (name, value) VALUES (:name, :value)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: process_beat
+INSERT INTO process (id, role, channel, host, pid, started_at, beat_at, lease_until, stopped)
+VALUES (:id, :role, :channel, :host, :pid, :started_at, :beat_at, :lease_until, :stopped)
+ON CONFLICT (id) DO UPDATE SET
+    beat_at = excluded.beat_at, lease_until = excluded.lease_until, stopped = excluded.stopped;
+
+-- name: process_dead
+SELECT id, role, channel, host, pid, started_at, beat_at, lease_until, stopped FROM process
+WHERE stopped = 0 AND lease_until <= :steady;
+
+-- name: process_stop
+UPDATE process SET stopped = 1 WHERE id = :id;
+
+-- name: pass_begin
+INSERT INTO pass_run (trigger, process, started_at, finished_at, mark_before, mark_after, counts, complete)
+VALUES (:trigger, :process, :started_at, 0, :mark, :mark, '{}', 0)
+RETURNING id;
+
+-- name: pass_finish
+UPDATE pass_run SET finished_at = :finished_at, mark_after = :mark, counts = :counts, complete = :complete
+WHERE id = :id;
+
+-- name: import_begin
+INSERT INTO import_run (tenant, source, file, actor, started_at, finished_at, counts, undone_at)
+VALUES (:tenant, :source, :file, :actor, :started_at, 0, '{}', 0)
+RETURNING id;
+
+-- name: import_finish
+UPDATE import_run SET finished_at = :finished_at, counts = :counts WHERE id = :id;
+
+-- name: import_undo
+UPDATE import_run SET undone_at = :undone_at WHERE id = :id AND undone_at = 0;
+
+-- name: pause_all
+SELECT scope, name, until, reason, actor, at FROM pause;
+
+-- name: pause_put
+INSERT INTO pause (scope, name, until, reason, actor, at)
+VALUES (:scope, :name, :until, :reason, :actor, :at)
+ON CONFLICT (scope, name) DO UPDATE SET
+    until = excluded.until, reason = excluded.reason, actor = excluded.actor, at = excluded.at;
+
+-- name: pause_remove
+DELETE FROM pause WHERE scope = :scope AND name = :name;
+
+-- name: outbox_put
+INSERT INTO outbox (delivery_id, epoch, channel) VALUES (:delivery_id, :epoch, :channel)
+ON CONFLICT (delivery_id, epoch) DO NOTHING;
+
+-- name: outbox_page
+SELECT delivery_id, epoch, channel FROM outbox ORDER BY delivery_id LIMIT :limit;
+
+-- name: outbox_take
+DELETE FROM outbox WHERE delivery_id = :delivery_id AND epoch = :epoch;

@@ -1,0 +1,312 @@
+"""The embedded store: one SQLite file, shared by the processes of one machine.
+
+WAL with `synchronous=FULL`: a commit that was answered survives a power cut, which the durable
+intent to send stands on. Write transactions begin IMMEDIATE, since a read that later turns into a
+write fails at once, whatever the busy timeout. Each process has one writing connection on a thread
+of its own, and reading connections apart.
+
+SQLite itself comes with `apsw`: up to 3.51.2 two connections that write and checkpoint at the same
+moment could corrupt the file (sqlite.org/wal.html, "the WAL-reset bug"), so an older one is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final, TypeVar
+
+import apsw
+
+from sendonce.core.errors import ConfigError, StoreError, StoreMismatch, StoreUnavailable
+from sendonce.ports.clock import Clock
+from sendonce.ports.store import Tx
+from sendonce.store import deliveries, reminders
+from sendonce.store.migrate import migrate
+from sendonce.store.session import Parameters, Tuple
+from sendonce.store.statements import expand
+from sendonce.store.transaction import SqlTx
+from sendonce.store.writer import InlineWriter, ThreadWriter, Writer
+
+T = TypeVar("T")
+
+SQLITE_MIN: Final = (3, 51, 3)
+BUSY_S: Final = 10.0
+_TOKENS: Final = {
+    "delivery": deliveries.COLUMNS,
+    "reminder": reminders.COLUMNS,
+    "for_update": "",
+    "skip_locked": "",
+    "id": "INTEGER PRIMARY KEY",
+}
+
+
+def open_store(url: str, clock: Clock, *, inline: bool = False, busy_s: float = BUSY_S) -> SqliteStore:
+    """Open or create the store behind `sqlite:///relative.db`, `sqlite:////absolute.db` or
+    `sqlite://:memory:` (inline only).
+
+    `inline`: units run in the caller's thread. `busy_s`: how long to wait for another process's
+    transaction. Raises `StoreMismatch` (corrupt, newer, unsafe library), `StoreUnavailable`
+    (locked, not writable) and `ConfigError` (not such a URL).
+    """
+    check_library(apsw.sqlite_lib_version())
+    path = path_of(url)
+    if path == ":memory:" and not inline:
+        raise ConfigError(f"{url}: a store in memory has one connection only; name a file")
+    return SqliteStore(path, clock, inline=inline, busy_s=busy_s)
+
+
+def path_of(url: str) -> str:
+    """The file behind a store URL."""
+    prefix = "sqlite://"
+    if not url.startswith(prefix):
+        raise ConfigError(f"store url {url!r} is not an SQLite one: write sqlite:///file.db")
+    rest = url[len(prefix) :]
+    if rest == ":memory:":
+        return rest
+    if not rest.startswith("/") or len(rest) < 2:
+        raise ConfigError(
+            f"store url {url!r} names no file: write sqlite:///file.db (relative) or sqlite:////path/file.db"
+        )
+    return rest[1:]
+
+
+def check_library(version: str) -> None:
+    """Refuse an SQLite that may corrupt a file shared by two writers."""
+    if tuple(int(part) for part in version.split(".")[:3]) < SQLITE_MIN:
+        needed = ".".join(map(str, SQLITE_MIN))
+        raise StoreMismatch(
+            f"SQLite {version} can corrupt a database that two connections write (WAL-reset bug): "
+            f"{needed} or later is needed; install the apsw wheel, which carries its own"
+        )
+
+
+class SqliteStore:
+    """`ports.store.Store` on one SQLite file."""
+
+    def __init__(self, path: str, clock: Clock, *, inline: bool, busy_s: float) -> None:
+        self._path = path
+        self._clock = clock
+        self._busy_s = busy_s
+        self._readers = threading.local()
+        self._all_readers: list[apsw.Connection] = []
+        self._readers_lock = threading.Lock()
+        self._offset = 0
+        self._inline: _Connection | None = None
+        self._writer: Writer
+        if inline:
+            self._inline = self._connect_writer()
+            self._writer = InlineWriter(self._inline)
+        else:
+            self._writer = ThreadWriter(self._connect_writer)
+        self.secret = self.write(_secret).result()
+        self._offset = self.write(lambda tx: _anchor(tx, clock)).result()
+
+    def write(self, unit: Callable[[Tx], T]) -> Future[T]:
+        return self._writer.submit(unit)
+
+    def read(self, query: Callable[[Tx], T]) -> T:
+        if self._inline is not None:
+            return self._inline.read(query)
+        connection: _Connection | None = getattr(self._readers, "connection", None)
+        if connection is None:
+            connection = self._connect_reader()
+            self._readers.connection = connection
+        return connection.read(query)
+
+    def steady(self) -> int:
+        return self._clock.boot() + self._offset
+
+    def close(self) -> None:
+        self._writer.close()
+        with self._readers_lock:
+            for reader in self._all_readers:
+                reader.close()
+            self._all_readers.clear()
+        if self._inline is not None:
+            self._inline.close()
+
+    def _connect_writer(self) -> _Connection:
+        with _translated(self._path):
+            raw = apsw.Connection(self._path)
+            raw.set_busy_handler(_waiter(self._busy_s))
+            for pragma in (
+                "journal_mode = WAL",
+                "synchronous = FULL",
+                "fullfsync = ON",  # macOS: fsync alone does not reach the disk there
+                "temp_store = MEMORY",
+                "cache_size = -16384",
+            ):
+                raw.execute(f"PRAGMA {pragma}").fetchall()
+            migrate(raw, _TOKENS)
+            return _Connection(raw, self._path, self._clock, lambda: self._offset)
+
+    def _connect_reader(self) -> _Connection:
+        with _translated(self._path):
+            raw = apsw.Connection(self._path)
+            raw.set_busy_handler(_waiter(self._busy_s))
+            raw.execute("PRAGMA query_only = ON").fetchall()
+        with self._readers_lock:
+            self._all_readers.append(raw)
+        return _Connection(raw, self._path, self._clock, lambda: self._offset)
+
+
+class _Connection:
+    """A connection as a `Session`, and as the writer's `Transactions`."""
+
+    def __init__(self, raw: apsw.Connection, path: str, clock: Clock, offset: Callable[[], int]) -> None:
+        self._raw = raw
+        self._path = path
+        self._clock = clock
+        self._offset = offset
+        self._execute = raw.execute
+        self._sql = expand(_TOKENS)
+
+    # Session
+
+    def rows(self, name: str, parameters: Parameters) -> list[Tuple]:
+        return list(self._execute(self._sql[name], parameters))
+
+    def run(self, name: str, parameters: Parameters) -> int:
+        self._execute(self._sql[name], parameters)
+        return self._raw.changes()
+
+    def many(self, name: str, parameters: Iterable[Parameters]) -> None:
+        self._raw.executemany(self._sql[name], parameters)
+
+    def mappings(self, name: str, parameters: Parameters) -> list[Mapping[str, int | str]]:
+        cursor = self._execute(self._sql[name], parameters)
+        names: list[str] | None = None
+        found: list[Mapping[str, int | str]] = []
+        for row in cursor:
+            if names is None:
+                names = [column[0] for column in cursor.get_description()]
+            found.append(dict(zip(names, row, strict=True)))
+        return found
+
+    # Transactions
+
+    def begin(self) -> None:
+        with _translated(self._path):
+            self._execute("BEGIN IMMEDIATE")
+
+    def run_unit(self, unit: Callable[[Tx], T]) -> T:
+        with _translated(self._path):
+            self._execute("SAVEPOINT unit")
+            try:
+                answer = unit(self._tx())
+            except BaseException:
+                self._execute("ROLLBACK TO unit")
+                self._execute("RELEASE unit")
+                raise
+            self._execute("RELEASE unit")
+            return answer
+
+    def commit(self) -> None:
+        with _translated(self._path):
+            self._execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self._raw.in_transaction:
+            self._execute("ROLLBACK")
+
+    def read(self, query: Callable[[Tx], T]) -> T:
+        with _translated(self._path):
+            if self._raw.in_transaction:
+                return query(self._tx())
+            self._execute("BEGIN")
+            try:
+                return query(self._tx())
+            finally:
+                self._execute("ROLLBACK")
+
+    def close(self) -> None:
+        self._raw.close()
+
+    def _tx(self) -> SqlTx:
+        return SqlTx(self, now=self._clock.now(), steady=self._clock.boot() + self._offset())
+
+
+def _secret(tx: Tx) -> bytes:
+    """This store's secret: made once, kept with the data it protects, since keys must outlive hosts."""
+    text = tx.meta("secret")
+    if text is None:
+        text = secrets.token_hex(32)
+        tx.set_meta("secret", text)
+        tx.set_meta("epoch", "1")
+    return bytes.fromhex(text)
+
+
+def _anchor(tx: Tx, clock: Clock) -> int:
+    """What must be added to the boot clock so that it goes on where it was before the machine restarted.
+
+    Within one start of the machine the anchor never changes, so a stepped calendar moves no lease.
+    """
+    if tx.meta("boot_id") == clock.boot_id():
+        return int(tx.meta("steady_offset") or 0)
+    seen = int(tx.meta("steady_seen") or 0)
+    offset = max(clock.now(), seen) - clock.boot()
+    tx.set_meta("boot_id", clock.boot_id())
+    tx.set_meta("steady_offset", str(offset))
+    return offset
+
+
+def _waiter(busy_s: float) -> Callable[[int], bool]:
+    """A busy handler with short, uneven waits: another process's transaction is over in milliseconds."""
+    started = 0.0
+
+    def wait(times: int) -> bool:
+        nonlocal started
+        if times == 0:
+            started = time.monotonic()
+        elif time.monotonic() - started > busy_s:
+            return False
+        time.sleep(min(0.0002 * (times + 1), 0.002) * (0.5 + random.random()))  # noqa: S311 (not a secret)
+        return True
+
+    return wait
+
+
+class _translated:  # noqa: N801 (reads as a clause)
+    """Turn SQLite's errors into ours, with the fix."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, apsw.Error):
+            raise _ours(error, self._path) from error
+
+
+def _ours(error: apsw.Error, path: str) -> StoreError:
+    match error:
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreUnavailable(
+                f"{path} is locked by another process for longer than allowed: end the long transaction "
+                "(a shell, a backup by copying) and try again"
+            )
+        case apsw.FullError():
+            return StoreUnavailable(f"the disk of {path} is full: free space; nothing was half written")
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreMismatch(
+                f"{path} is not a sound SQLite database ({error}): restore the last backup; "
+                "the file was not changed"
+            )
+        case apsw.CantOpenError():
+            folder = Path(path).absolute().parent
+            why = "its folder does not exist" if not folder.is_dir() else "check the path and its permissions"
+            return StoreUnavailable(f"{path} cannot be opened: {why}")
+        case apsw.ReadOnlyError() | apsw.PermissionsError():
+            return StoreUnavailable(f"{path} is not writable for user {os.getuid()}: check its permissions")
+        case apsw.IOError():
+            return StoreUnavailable(f"{path}: input/output error ({error}): check the disk")
+        case _:
+            return StoreError(f"{path}: {error}")

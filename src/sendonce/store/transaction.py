@@ -1,0 +1,81 @@
+"""One unit's view of the store: the nouns of the port, put together over a session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from sendonce.ports.store import Row
+from sendonce.store.deliveries import SqlDeliveries
+from sendonce.store.gates import SqlCalls, SqlGates
+from sendonce.store.reminders import SqlContents, SqlReminders, SqlTemplates
+from sendonce.store.runs import SqlPreferences, SqlProcesses, SqlRuns
+from sendonce.store.session import Session
+
+
+class SqlTx:
+    """`ports.store.Tx` on a session; made anew for each unit, so that no unit sees another's clock."""
+
+    def __init__(self, session: Session, *, now: int, steady: int) -> None:
+        self._session = session
+        self.now = now
+        self.steady = steady
+
+    @cached_property
+    def deliveries(self) -> SqlDeliveries:
+        return SqlDeliveries(self._session, self.now)
+
+    @cached_property
+    def reminders(self) -> SqlReminders:
+        return SqlReminders(self._session, self.now)
+
+    @cached_property
+    def contents(self) -> SqlContents:
+        return SqlContents(self._session)
+
+    @cached_property
+    def calls(self) -> SqlCalls:
+        return SqlCalls(self._session)
+
+    @cached_property
+    def gates(self) -> SqlGates:
+        return SqlGates(self._session)
+
+    @cached_property
+    def preferences(self) -> SqlPreferences:
+        return SqlPreferences(self._session)
+
+    @cached_property
+    def templates(self) -> SqlTemplates:
+        return SqlTemplates(self._session)
+
+    @cached_property
+    def processes(self) -> SqlProcesses:
+        return SqlProcesses(self._session)
+
+    @cached_property
+    def runs(self) -> SqlRuns:
+        return SqlRuns(self._session, self.now)
+
+    def meta(self, name: str) -> str | None:
+        rows = self._session.rows("meta_get", {"name": name})
+        return str(rows[0][0]) if rows else None
+
+    def set_meta(self, name: str, value: str) -> None:
+        self._session.run("meta_put", {"name": name, "value": value})
+
+    def hint(self, deliveries: Sequence[tuple[int, int, str]]) -> None:
+        self._session.many(
+            "outbox_put",
+            ({"delivery_id": id_, "epoch": epoch, "channel": channel} for id_, epoch, channel in deliveries),
+        )
+
+    def hints(self, limit: int) -> list[tuple[int, int, str]]:
+        rows = self._session.rows("outbox_page", {"limit": limit})
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    def hinted(self, hints: Sequence[tuple[int, int]]) -> None:
+        self._session.many("outbox_take", ({"delivery_id": id_, "epoch": epoch} for id_, epoch in hints))
+
+    def rows(self, view: str, **parameters: int | str) -> list[Row]:
+        return self._session.mappings(view, parameters)
