@@ -1,0 +1,214 @@
+"""What the provider says later: delivered, bounced, complained, posted to the customer's URL.
+
+To a Twilio-shaped message's StatusCallback goes a form signed with `X-Twilio-Signature`; to any other
+callback, and to `events_url`, a JSON event, signed as in the Standard Webhooks specification where a
+secret is set. There are no retries: an event that could not be posted is noted and lost, which is what a
+receiver must expect anyway.
+
+Only loopback URLs are posted to, so that a sandbox fed with real data cannot call anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import ipaddress
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from sendonce.testing.sandbox.channel import Channel, Later
+from sendonce.testing.sandbox.door import Effect
+from sendonce.testing.sandbox.settings import SandboxSettings
+
+POST_TIMEOUT_S = 5.0
+POSTS_AT_ONCE_MAX = 64
+TWILIO_STATUS = {"sent": "sent", "delivered": "delivered", "bounced": "undelivered"}
+TWILIO_UNREACHABLE = "30003"
+
+
+@dataclass(slots=True)
+class Posted:
+    """One event. `result`: the receiver's HTTP status, or why there was none."""
+
+    at: int
+    number: int
+    kind: str
+    url: str
+    channel: str
+    receipt: str
+    marker: str
+    result: int | str = "waiting"
+
+
+class EventPoster:
+    """Posts later events; `took` is told of each effect."""
+
+    def __init__(self, settings: SandboxSettings, *, now: Callable[[], int], later: Later) -> None:
+        self._settings = settings
+        self._now = now
+        self._later = later
+        self._posted: list[Posted] = []
+        self._number = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(POSTS_AT_ONCE_MAX)
+
+    @property
+    def posted_count(self) -> int:
+        """Events that a receiver answered since the last reset."""
+        return sum(isinstance(event.result, int) for event in self._posted)
+
+    def posted_json(self) -> Iterator[dict[str, Any]]:
+        for event in self._posted:
+            yield {name: getattr(event, name) for name in Posted.__slots__}
+
+    def forget(self) -> None:
+        """Forget what was posted; events under way still are."""
+        self._posted = []
+
+    def took(self, channel: Channel, effect: Effect) -> None:
+        """A message took effect: plan what will be said of it."""
+        url = effect.callback or self._settings.events_url
+        if not url:
+            return
+        for kind in self._story(channel, effect):
+            if channel.strikes("events.lost"):
+                continue
+            times = 2 if channel.strikes("events.repeated") else 1
+            event = self._event(kind, url, effect)
+            for _ in range(times):
+                self._later(channel.event_delay_s(), partial(self._start, event, effect))
+
+    async def stop(self) -> None:
+        """Give up what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _story(self, channel: Channel, effect: Effect) -> list[str]:
+        if channel.bounces(effect.to):
+            return ["bounced"]
+        if channel.name == "email" and channel.strikes("events.complained"):
+            return ["delivered", "complained"]
+        return ["delivered"]
+
+    def _event(self, kind: str, url: str, effect: Effect) -> Posted:
+        self._number += 1
+        return Posted(self._now(), self._number, kind, url, effect.channel, effect.receipt, effect.marker)
+
+    def _start(self, event: Posted, effect: Effect) -> None:
+        posted = Posted(self._now(), *[getattr(event, name) for name in Posted.__slots__[1:]])
+        self._posted.append(posted)
+        task = asyncio.get_running_loop().create_task(self._post(posted, effect))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _post(self, event: Posted, effect: Effect) -> None:
+        if not _is_loopback(event.url):
+            event.result = "not posted: only http:// URLs on loopback are"
+            return
+        try:
+            async with self._room, asyncio.timeout(POST_TIMEOUT_S):
+                if effect.account:
+                    event.result = await _post(event.url, *self._twilio(event, effect))
+                else:
+                    event.result = await _post(event.url, *self._generic(event, effect))
+        except (OSError, EOFError, ValueError) as error:
+            event.result = type(error).__name__
+
+    def _twilio(self, event: Posted, effect: Effect) -> tuple[bytes, dict[str, str]]:
+        status = TWILIO_STATUS[event.kind]
+        form = {
+            "AccountSid": effect.account,
+            "ApiVersion": "2010-04-01",
+            "From": effect.sender,
+            "MessageSid": effect.receipt,
+            "MessageStatus": status,
+            "SmsSid": effect.receipt,
+            "SmsStatus": status,
+            "To": effect.to,
+        }
+        if event.kind == "bounced":
+            form["ErrorCode"] = TWILIO_UNREACHABLE
+        signature = twilio_signature(self._settings.twilio_auth_token, event.url, form)
+        headers = {
+            "Content-Type": "application/x-www-form-urlencoded",
+            "X-Twilio-Signature": signature,
+            "I-Twilio-Idempotency-Token": f"sandbox-{event.number}",
+        }
+        return urlencode(form).encode(), headers
+
+    def _generic(self, event: Posted, effect: Effect) -> tuple[bytes, dict[str, str]]:
+        identity = f"evt-{event.number:06d}"
+        body = json.dumps(
+            {
+                "id": identity,
+                "type": event.kind,
+                "channel": event.channel,
+                "message_id": effect.receipt,
+                "reference": effect.reference,
+                "to": effect.to,
+                "at": datetime.fromtimestamp(event.at / 1_000_000, UTC).isoformat(),
+            }
+        ).encode()
+        headers = {"Content-Type": "application/json"}
+        if self._settings.events_secret:
+            timestamp = str(event.at // 1_000_000)
+            signature = standard_signature(self._settings.events_secret, identity, timestamp, body)
+            headers |= {
+                "webhook-id": identity,
+                "webhook-timestamp": timestamp,
+                "webhook-signature": signature,
+            }
+        return body, headers
+
+
+def twilio_signature(auth_token: str, url: str, form: dict[str, str]) -> str:
+    """Twilio's request signature: base64 of HMAC-SHA1 over the URL and the sorted names and values."""
+    signed = url + "".join(name + form[name] for name in sorted(form))
+    return base64.b64encode(hmac.digest(auth_token.encode(), signed.encode(), hashlib.sha1)).decode()
+
+
+def standard_signature(secret: str, identity: str, timestamp: str, body: bytes) -> str:
+    """Standard Webhooks, symmetric: HMAC-SHA256 over id, timestamp and body, joined by dots.
+
+    The secret's bytes are used as they are, or decoded from base64 after the prefix `whsec_`.
+    """
+    prefix = "whsec_"
+    coded = secret.startswith(prefix)
+    key = base64.b64decode(secret.removeprefix(prefix)) if coded else secret.encode()
+    signed = b".".join((identity.encode(), timestamp.encode(), body))
+    return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+
+
+def _is_loopback(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme != "http":
+            return False
+        return parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False
+
+
+async def _post(url: str, body: bytes, headers: dict[str, str]) -> int:
+    """One POST on a connection of its own; returns the status of the answer."""
+    parts = urlsplit(url)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    lines = [f"POST {target} HTTP/1.1", f"Host: {parts.netloc}", "Connection: close"]
+    lines += [f"Content-Length: {len(body)}", *(f"{name}: {value}" for name, value in headers.items())]
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
+    try:
+        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        status_line = await reader.readline()
+        return int(status_line.split(b" ", 2)[1])
+    except IndexError:
+        raise EOFError from None
+    finally:
+        writer.close()
