@@ -70,7 +70,8 @@ class Event(StrEnum):
     UNKNOWN = "unknown"
     KEY_DIED = "key_died"
     CANCELLED = "cancelled"
-    OPTED_OUT = "opted_out"
+    SUPPRESSED = "suppressed"
+    RESTORED = "restored"
     EXPIRED = "expired"
     PROVEN = "proven"
     ABSENT = "absent"
@@ -79,6 +80,7 @@ class Event(StrEnum):
     ASSUMED_SENT = "assumed_sent"
     NOT_SENT = "not_sent"
     REDRIVEN = "redriven"
+    OPTED_OUT = "suppressed"
     # Recorded, moving nothing:
     DUPLICATE_OBSERVED = "duplicate_observed"
     LATE_OUTCOME = "late_outcome"
@@ -251,7 +253,7 @@ def _apply(standing: Standing, rule: Rule) -> Standing:
 
 def _refusal(standing: Standing, event: Event, facts: Facts) -> str:
     state = standing.state
-    if event in (Event.CANCELLED, Event.OPTED_OUT, Event.REVISED) and state is State.ACCEPTED:
+    if event in (Event.CANCELLED, Event.SUPPRESSED, Event.REVISED) and state is State.ACCEPTED:
         return "already sent: the provider accepted it"
     if event is Event.REVISED and (standing.maybe or state in OPEN - UNSENT):
         return f"may already be sent ({state}): its content can no longer change"
@@ -355,8 +357,8 @@ def _rules() -> list[Rule]:
         *in_doubt(Event.KEY_DIED, queued, (g.KEY_DEAD,), e.EPOCH),
         *ended_before_sending(Event.CANCELLED, states.CANCELLED, e.CANCEL),
         *asked_too_late(Event.CANCELLED, e.CANCEL),
-        *ended_before_sending(Event.OPTED_OUT, states.SUPPRESSED, e.OPT_OUT),
-        *asked_too_late(Event.OPTED_OUT, e.OPT_OUT),
+        *ended_before_sending(Event.SUPPRESSED, states.SUPPRESSED, e.OPT_OUT),
+        *asked_too_late(Event.SUPPRESSED, e.OPT_OUT),
         *ended_before_sending(Event.EXPIRED, states.EXPIRED),
         # Evidence that it was sent wins over every other word, also over ours.
         Rule(
@@ -388,6 +390,14 @@ def _rules() -> list[Rule]:
         Rule(Event.PERMITTED, uncertain, (g.NO_ENDING, g.NOT_EXPIRED), states.QUEUED, (e.PERMIT,)),
         Rule(Event.ASSUMED_SENT, uncertain, (), states.ASSUMED_SENT, (e.CLEAR_ENDING,)),
         Rule(Event.NOT_SENT, uncertain, (), states.NOT_SENT, (e.CLEAR_ENDING,)),
+        # An import that was undone may be put right and imported again under the same ids.
+        Rule(
+            Event.RESTORED,
+            frozenset({states.CANCELLED}),
+            (g.NOT_MAYBE,),
+            states.SCHEDULED,
+            (e.VERSION, e.EPOCH),
+        ),
         Rule(Event.REDRIVEN, DEAD_LETTERS, (g.NOT_MAYBE, g.NOT_EXPIRED), states.QUEUED, (e.EPOCH,)),
     ]
 

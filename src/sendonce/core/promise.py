@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from sendonce.core.lifecycle import Facts
+
 SECOND: Final = 1_000_000
 
 
@@ -68,3 +70,30 @@ def settles_at(promise: Promise, last_try: int, lease_s: float) -> int:
     """
     settle_s = lease_s + promise.timeout_s + promise.arrival_max_s + promise.index_lag_s
     return last_try + int(settle_s * SECOND)
+
+
+def facts(
+    promise: Promise | None,
+    *,
+    first_try: int,
+    last_try: int,
+    expires_at: int,
+    now: int,
+    steady: int,
+    lease_s: float,
+    budget: bool = True,
+) -> Facts:
+    """What the life cycle's guards ask, for one delivery at one moment.
+
+    `promise` None: not routed to an account yet, so nothing can have been sent. `now` is the
+    calendar, the tries and `steady` are the store's steady clock.
+    """
+    if promise is None:
+        return Facts(budget=budget, expired=now >= expires_at)
+    return Facts(
+        key_alive=key_alive(promise, first_try or steady, steady),
+        lookup=promise.lookup,
+        budget=budget,
+        expired=now >= expires_at,
+        settled=steady >= settles_at(promise, last_try, lease_s),
+    )

@@ -134,7 +134,10 @@ class NewDelivery:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One step of one delivery, as the table allowed it. `before` is the row as read in this unit."""
+    """One step of one delivery, as the table allowed it. `before` is the row as read in this unit.
+
+    The last four are what a revision may change besides; None: as before.
+    """
 
     before: Delivery
     event: Event
@@ -143,6 +146,9 @@ class Move:
     actor: str
     details: Mapping[str, Value] = field(default_factory=dict)
     address_tag: str | None = None
+    category: str | None = None
+    group: str | None = None
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +240,8 @@ class Deliveries(Protocol):
     def matching(self, what: str, value: Mapping[str, int | str], limit: int, after: int) -> list[Delivery]:
         """A page of deliveries by one of the named selections, in order of id, above id `after`.
 
-        `what`: "reminder", "customer", "group", "import", "address", "source_missing", "state",
-        "receipt"; `value` holds the parameters of that statement.
+        `what`: "reminder", "customer", "group", "import" (what it created), "source_missing", "address",
+        "address_open", "state", "receipt"; `value` holds the parameters of that statement.
         """
         ...
 
@@ -268,6 +274,13 @@ class Deliveries(Protocol):
         """Compare-and-set each on (state, epoch, seq) and append its entry; False where it lost.
 
         A row and its entry change together or not at all. Nothing else writes a state.
+        """
+        ...
+
+    def defer(self, deferrals: Sequence[tuple[Delivery, int]]) -> None:
+        """Look again later (a new `next_at` each), for a reason that the ledger already tells.
+
+        Rows that are ready for a worker are left alone.
         """
         ...
 

@@ -126,6 +126,12 @@ class SqlDeliveries:
             done.append(changed == 1)
         return done
 
+    def defer(self, deferrals: Sequence[tuple[Delivery, int]]) -> None:
+        self._session.many(
+            "delivery_defer",
+            ({"id": d.id, "next_at": next_at, "from_seq": d.seq} for d, next_at in deferrals),
+        )
+
     def _move(self, move: Move) -> bool:
         before, standing, course = move.before, move.standing, move.course
         seq, body, head = self._entry(move)
@@ -157,6 +163,9 @@ class SqlDeliveries:
                 "reason": course.reason,
                 "ended_at": self._now if standing.state in ENDED else 0,
                 "address_tag": before.address_tag if move.address_tag is None else move.address_tag,
+                "category": before.category if move.category is None else move.category,
+                "grp": before.group if move.group is None else move.group,
+                "priority": before.priority if move.priority is None else move.priority,
                 "seq": seq,
                 "head": head,
                 "id": before.id,

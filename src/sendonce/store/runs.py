@@ -41,7 +41,8 @@ class SqlProcesses:
 
 
 def _process(row: Tuple) -> Process:
-    return Process(*row[:8], row[8] == 1)
+    id_, role, channel, host, pid, started_at, beat_at, lease_until, stopped = row
+    return Process(id_, role, channel, host, pid, started_at, beat_at, lease_until, stopped == 1)
 
 
 class SqlRuns:

@@ -27,7 +27,8 @@ CREATE TABLE reminder (
     priority    BIGINT NOT NULL,
     grp         TEXT   NOT NULL,
     source      TEXT   NOT NULL,      -- the named source that lists it, "" for none
-    import_id   BIGINT NOT NULL,      -- the import that wrote it last, 0 for none
+    import_id   BIGINT NOT NULL,      -- the import that listed it last, 0 for none
+    made_by     BIGINT NOT NULL,      -- the import that created it, 0 for none
     linked      TEXT   NOT NULL,      -- the delivery key that this one sends again, "" for none
     data        TEXT   NOT NULL,      -- JSON object for the template
     recipients  TEXT   NOT NULL,      -- JSON: channel -> {"to", "sender", "reply_to"}
@@ -38,17 +39,18 @@ CREATE TABLE reminder (
 );
 CREATE INDEX reminder_group  ON reminder (tenant, grp)    WHERE grp <> '';
 CREATE INDEX reminder_source ON reminder (tenant, source) WHERE source <> '';
-CREATE INDEX reminder_import ON reminder (import_id)      WHERE import_id <> 0;
+CREATE INDEX reminder_made_by ON reminder (made_by)       WHERE made_by <> 0;
 
 -- What a reminder said before each revision, so that an import can be undone.
 CREATE TABLE revision (
     reminder_id BIGINT NOT NULL,
     version     BIGINT NOT NULL,
-    import_id   BIGINT NOT NULL,
+    import_id   BIGINT NOT NULL,      -- the import that made the revision
     spec        TEXT   NOT NULL,
     at          BIGINT NOT NULL,
     PRIMARY KEY (reminder_id, version)
 );
+CREATE INDEX revision_import ON revision (import_id) WHERE import_id <> 0;
 
 CREATE TABLE delivery (
     id           {id},

@@ -22,6 +22,11 @@ ORDER BY channel;
 SELECT tenant, name, version, channel, subject, text, html, hash, added_at FROM template
 WHERE tenant = :tenant AND name = :name AND version = :version ORDER BY channel;
 
+-- name: template_list
+SELECT name, version, channel, hash, added_at FROM template
+WHERE tenant = :tenant AND (name, version) > (:name, :version)
+ORDER BY name, version, channel LIMIT :limit;
+
 -- name: template_put
 INSERT INTO template (tenant, name, version, channel, subject, text, html, hash, added_at)
 VALUES (:tenant, :name, :version, :channel, :subject, :text, :html, :hash, :added_at);

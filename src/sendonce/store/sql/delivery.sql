@@ -38,7 +38,7 @@ WHERE reminder_id IN (SELECT id FROM reminder WHERE tenant = :tenant AND grp = :
 
 -- name: delivery_matching_import
 SELECT {delivery} FROM delivery
-WHERE reminder_id IN (SELECT id FROM reminder WHERE import_id = :import_id AND import_id <> 0)
+WHERE reminder_id IN (SELECT id FROM reminder WHERE made_by = :import_id AND made_by <> 0)
   AND id > :after ORDER BY id LIMIT :limit {for_update};
 
 -- What a named source listed before and its last import did not list again.
@@ -46,11 +46,16 @@ WHERE reminder_id IN (SELECT id FROM reminder WHERE import_id = :import_id AND i
 SELECT {delivery} FROM delivery
 WHERE reminder_id IN (SELECT id FROM reminder WHERE tenant = :tenant AND source = :source
                       AND source <> '' AND import_id <> :import_id)
-  AND unsent = 1 AND id > :after ORDER BY id LIMIT :limit {for_update};
+  AND ended_at = 0 AND id > :after ORDER BY id LIMIT :limit {for_update};
 
 -- name: delivery_matching_address
 SELECT {delivery} FROM delivery
 WHERE tenant = :tenant AND address_tag = :address_tag AND id > :after ORDER BY id LIMIT :limit {for_update};
+
+-- name: delivery_matching_address_open
+SELECT {delivery} FROM delivery
+WHERE tenant = :tenant AND address_tag = :address_tag AND ended_at = 0 AND id > :after
+ORDER BY id LIMIT :limit {for_update};
 
 -- name: delivery_matching_state
 SELECT {delivery} FROM delivery
@@ -91,8 +96,13 @@ UPDATE delivery SET
     due_at = :due_at, next_at = :next_at, expires_at = :expires_at, account = :account, tag = :tag,
     cost = :cost, attempts = :attempts, failures = :failures, throttles = :throttles,
     first_try = :first_try, last_try = :last_try, receipt = :receipt, reason = :reason,
-    ended_at = :ended_at, address_tag = :address_tag, seq = :seq, head = :head
+    ended_at = :ended_at, address_tag = :address_tag, category = :category, grp = :grp,
+    priority = :priority, seq = :seq, head = :head
 WHERE id = :id AND state = :from_state AND epoch = :from_epoch AND seq = :from_seq;
+
+-- Looked at again later, for the same reason as before: no entry, the first one told it.
+-- name: delivery_defer
+UPDATE delivery SET next_at = :next_at WHERE id = :id AND seq = :from_seq AND ready <= 0;
 
 -- name: delivery_note
 UPDATE delivery SET seq = :seq, head = :head WHERE id = :id AND seq = :from_seq;

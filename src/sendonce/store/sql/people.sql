@@ -4,6 +4,12 @@
 SELECT kind, category, at, source FROM preference
 WHERE tenant = :tenant AND channel = :channel AND address_tag = :address_tag;
 
+-- name: preference_list
+SELECT tenant, channel, address_tag, category, kind, at, source, evidence, masked, actor FROM preference
+WHERE tenant = :tenant
+  AND (channel, address_tag, category, kind) > (:channel, :address_tag, :category, :kind)
+ORDER BY channel, address_tag, category, kind LIMIT :limit;
+
 -- name: preference_put
 INSERT INTO preference (tenant, channel, address_tag, category, kind, at, source, evidence, masked, actor)
 VALUES (:tenant, :channel, :address_tag, :category, :kind, :at, :source, :evidence, :masked, :actor)

@@ -9,10 +9,11 @@ SELECT {reminder} FROM reminder WHERE id = :id;
 -- name: reminder_insert
 INSERT INTO reminder (
     tenant, reminder, customer, part, due_at, due_local, zone, expires_at, template, template_version,
-    category, priority, grp, source, import_id, linked, data, recipients, spec_hash, version, created_at)
+    category, priority, grp, source, import_id, made_by, linked, data, recipients, spec_hash, version,
+    created_at)
 VALUES (
     :tenant, :reminder, :customer, :part, :due_at, :due_local, :zone, :expires_at, :template,
-    :template_version, :category, :priority, :grp, :source, :import_id, :linked, :data, :recipients,
+    :template_version, :category, :priority, :grp, :source, :import_id, :import_id, :linked, :data, :recipients,
     :spec_hash, :version, :created_at)
 RETURNING id;
 
@@ -33,4 +34,11 @@ UPDATE reminder SET import_id = :import_id WHERE id = :id;
 
 -- name: revision_of_import
 SELECT reminder_id, version, spec FROM revision WHERE import_id = :import_id AND reminder_id > :after
-ORDER BY reminder_id LIMIT :limit;
+ORDER BY reminder_id, version LIMIT :limit;
+
+-- How many of a source's reminders are still open, and how many of those this import listed.
+-- name: source_size
+SELECT count(*) AS total, coalesce(sum(CASE WHEN r.import_id = :import_id THEN 1 ELSE 0 END), 0) AS listed
+FROM reminder r
+WHERE r.tenant = :tenant AND r.source = :source AND r.source <> ''
+  AND EXISTS (SELECT 1 FROM delivery d WHERE d.reminder_id = r.id AND d.ended_at = 0);

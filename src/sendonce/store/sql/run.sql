@@ -40,6 +40,14 @@ UPDATE import_run SET finished_at = :finished_at, counts = :counts WHERE id = :i
 -- name: import_undo
 UPDATE import_run SET undone_at = :undone_at WHERE id = :id AND undone_at = 0;
 
+-- name: import_get
+SELECT id, tenant, source, file, actor, started_at, finished_at, counts, undone_at FROM import_run
+WHERE id = :id;
+
+-- name: import_list
+SELECT id, tenant, source, file, actor, started_at, finished_at, counts, undone_at FROM import_run
+WHERE tenant = :tenant AND id < :before ORDER BY id DESC LIMIT :limit;
+
 -- name: pause_all
 SELECT scope, name, until, reason, actor, at FROM pause;
 
