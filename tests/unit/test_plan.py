@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sendonce.core.due import HORIZON_AT, SECOND, Shift, parse_days, parse_due
+from sendonce.core.due import HORIZON_AT, SECOND, Shift, due_at_local, parse_days, parse_due
 from sendonce.core.errors import InvalidInput
 from sendonce.core.plan import (
     OCCURRENCES_MAX,
@@ -307,6 +307,14 @@ def test_a_skipped_day_is_not_sent_twice() -> None:
     ]
 
 
+@pytest.mark.parametrize("minutes", [[150, 210], [210, 150]])
+def test_of_two_times_that_fall_together_the_one_that_exists_is_named(minutes: list[int]) -> None:
+    (skipped,) = wall_times([540], "Pacific/Apia", after=utc("2011-12-29T19:00"), count=1)
+    assert (skipped.local, skipped.shift) == ("2011-12-31T09:00:00", Shift.NONE)
+    (due,) = wall_times(minutes, "Europe/Berlin", after=utc("2026-03-29T00:00"), count=1)
+    assert (due.local, due.shift) == ("2026-03-29T03:30:00", Shift.NONE)
+
+
 def test_a_time_moved_by_a_gap_keeps_the_order() -> None:
     # 02:30 goes at 03:30, behind 03:00 and together with 03:30.
     assert listed([150, 180, 210], "Europe/Berlin", "2026-03-29T00:00", 3) == [
@@ -330,7 +338,14 @@ def test_wall_times_step_by_step_are_those_listed_at_once(
     minutes: list[int], zone: str, after: int, days: frozenset[int] | None
 ) -> None:
     dues = wall_times(minutes, zone, after=after, count=8, days=days)
-    assert len(dues) == 8
+    around = datetime.fromtimestamp(after // SECOND, UTC)
+    every = (
+        due_at_local(datetime(each.year, each.month, each.day, minute // 60, minute % 60), zone).at  # noqa: DTZ001
+        for each in (around + timedelta(days=n) for n in range(-4, 75))
+        if days is None or each.weekday() in days
+        for minute in minutes
+    )
+    assert [due.at for due in dues] == sorted({at for at in every if at > after})[:8]
     stepped = []
     for _ in range(8):
         (due,) = wall_times(minutes, zone, after=after, count=1, days=days)

@@ -20,7 +20,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from difflib import get_close_matches
 from typing import Literal
 
-from sendonce.core.due import DAY_MIN, HORIZON, HORIZON_AT, SECOND, Due, due_at_local
+from sendonce.core.due import DAY_MIN, HORIZON, HORIZON_AT, SECOND, Due, Shift, due_at_local
 from sendonce.core.errors import InvalidInput
 
 OFFSET_DAYS_MAX = 3660
@@ -165,7 +165,7 @@ def wall_times(
 
     `minutes` since midnight, 0..1439; `days` are weekdays, Monday is 0, None is every day. Strictly
     increasing: a time in a gap goes out later by the gap, a repeated one the first time, and two that
-    fall together go out once.
+    fall together go out once, under the wall time that exists.
     Raises `InvalidInput` for values out of range, or where the horizon comes first.
     """
     if not minutes or not all(0 <= minute < DAY_MIN for minute in minutes):
@@ -176,19 +176,16 @@ def wall_times(
     if not 0 <= after < HORIZON_AT:
         raise InvalidInput(f"after {after} must be microseconds UTC from 1970 to {HORIZON}", field="after")
     found: dict[int, Due] = {}
-    enough_on: date | None = None
     for day in _days_around(after):
-        # A gap may push a time behind one of a following day (up to a day: Samoa skipped one whole),
-        # so two more days are read before the order is known.
-        if enough_on is None and len(found) >= count:
-            enough_on = day
-        if enough_on is not None and day > enough_on + timedelta(days=1):
-            break
+        # A skipped day's times fall together with the next day's (Samoa, 2011), so one more is read.
+        enough = len(found) >= count
         if days is None or day.weekday() in days:
             for minute in minutes:
                 due = _at(day, minute, zone, "minutes")
-                if due.at > after:
-                    found.setdefault(due.at, due)
+                if due.at > after and (due.at not in found or due.shift is Shift.NONE):
+                    found[due.at] = due
+        if enough:
+            break
     return [found[at] for at in sorted(found)[:count]]
 
 
