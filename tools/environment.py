@@ -54,15 +54,29 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def make_environment(path: Path, *, fresh: bool) -> str:
-    """Create the environment, or keep the one that is there; return its interpreter."""
-    clear = ["--clear"] if fresh else []
-    run([sys.executable, "-m", "venv", *clear, str(path)], failure=f"could not make {path}")
-    return str(path / "bin" / "python")
+    """Create the environment, or keep one that this very Python made before; return its interpreter."""
+    python = str(path / "bin" / "python")
+    if fresh or not is_sound(python):
+        run([sys.executable, "-m", "venv", "--clear", str(path)], failure=f"could not make {path}")
+    return python
+
+
+def is_sound(python: str) -> bool:
+    """Whether an environment's interpreter is there, has pip, and is of the same make as the one running.
+
+    After an upgrade of Python, or half a set-up, pip would work on a mixture of two and fail oddly.
+    """
+    script = "import pip, sys; print(sys.version, sys.base_prefix)"
+    try:
+        answer = subprocess.run([python, "-c", script], capture_output=True, text=True)
+    except OSError:
+        return False
+    return answer.stdout == f"{sys.version} {sys.base_prefix}\n"
 
 
 def install_lock(python: str, lock: Path) -> None:
     count = len(re.findall(r"^[a-z0-9][^=\n]*==", lock.read_text(encoding="utf-8"), re.MULTILINE))
-    say(f"installing {count} packages of {lock}; the first time this takes about a minute")
+    say(f"installing what {lock} pins ({count}); the first time this may take a minute or two")
     pip(python, ["--require-hashes", "--only-binary", ":all:", "--requirement", str(lock)], packages=count)
 
 
