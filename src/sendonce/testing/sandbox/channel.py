@@ -14,9 +14,9 @@ import random
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sendonce.testing.sandbox.door import Answer, Door, Effect
 from sendonce.testing.sandbox.reading import Span
@@ -54,8 +54,7 @@ TRIGGERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A complete request to send one text, to one or (SMTP) several recipients.
 
     account      whose message it is, where the API says so
@@ -77,8 +76,7 @@ class Request:
     screened: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What to answer, and how many seconds from now."""
 
     answer: Answer
@@ -164,8 +162,8 @@ class Channel:
     def judge(self, request: Request) -> Verdict:
         """What becomes of an admitted, complete request. Its effect, if any, is taken or on its way."""
         latency_s = self._pick(self.rules.latency_s)
-        for name, answer in BEFORE:
-            if self.strikes(name):
+        for state, answer in self._before:
+            if state.strikes():
                 return Verdict(answer, latency_s)
         if not request.screened:
             for to in request.recipients:
@@ -221,6 +219,7 @@ class Channel:
         for name in TRIGGERS:
             if name in named or (name.startswith("events.") and "events" in patch and events is None):
                 self._triggers[name] = _TriggerState(_trigger_of(self.rules, name), self._chance(name))
+        self._arm()
 
     def current_rules(self) -> ChannelRules:
         """The rules with `next` of each fault counted down to what is left of it."""
@@ -251,6 +250,14 @@ class Channel:
         self._triggers = {
             name: _TriggerState(_trigger_of(self.rules, name), self._chance(name)) for name in TRIGGERS
         }
+        self._arm()
+
+    def _arm(self) -> None:
+        # Most faults never strike; a call looks only at those that can.
+        self._before, self._after = (
+            [(self._triggers[name], answer) for name, answer in faults if self._triggers[name].armed]
+            for faults in (BEFORE, AFTER)
+        )
 
     def _chance(self, purpose: str) -> random.Random:
         # One stream per purpose, so that turning one fault on does not move where the others strike.
@@ -300,16 +307,16 @@ class Channel:
 
     def _answered(self, answer: Answer, receipt: str, latency_s: float) -> Verdict:
         replayed = answer is Answer.REPLAYED
-        for name, fault in AFTER:
-            if self.strikes(name):
+        for state, fault in self._after:
+            if state.strikes():
                 return Verdict(fault, latency_s, receipt, replayed)
         return Verdict(answer, latency_s, receipt, replayed)
 
     def _take(self, request: Request, receipts: list[str]) -> None:
-        marker = self.door.marker_in(*request.contents)
+        now, marker = self.now(), self.door.marker_in(request.contents)
         for to, receipt in zip(request.recipients, receipts, strict=True):
             effect = Effect(
-                at=self.now(),
+                at=now,
                 channel=self.name,
                 marker=marker,
                 to=to,

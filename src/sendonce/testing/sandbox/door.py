@@ -13,9 +13,8 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 NAMED_DUPLICATES_MAX = 50
 
@@ -55,8 +54,7 @@ LOST_RESPONSES = (Answer.LOST_AFTER, Answer.TRUNCATED, Answer.HUNG)
 LOST_REQUESTS = (Answer.CUT_EARLY, Answer.LOST_BEFORE)
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(NamedTuple):
     """One message that the provider took. `marker` is "" where the content has none."""
 
     at: int
@@ -116,7 +114,8 @@ class Door:
         self._admitted.append(0)
         self._answers.append(None)
         self._open += 1
-        self._most_open = max(self._most_open, self._open)
+        if self._open > self._most_open:
+            self._most_open = self._open
         return len(self._answers) - 1
 
     def call_admitted(self, number: int) -> None:
@@ -132,7 +131,7 @@ class Door:
         """A call ends that began before the last reset: it only makes room."""
         self._open -= 1
 
-    def marker_in(self, *contents: str) -> str:
+    def marker_in(self, contents: Sequence[str]) -> str:
         """The first marker in the contents, in their order; "" where there is none."""
         for content in contents:
             found = self._marker.search(content)

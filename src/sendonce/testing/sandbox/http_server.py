@@ -121,7 +121,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(400, b'{"error":{"code":"upgrade","message":"HTTP/1.1 only"}}')
+            pass  # RFC 9110, 7.8: an upgrade may be ignored; the answer is the connection's last
         except httptools.HttpParserError:
             # Also raised for what a callback refused; then the connection is closing already.
             self._refuse(400, b'{"error":{"code":"malformed","message":"not an HTTP/1.1 request"}}')
@@ -140,6 +140,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._current = Exchange(self, self._at)
+        self._headers = self._current.headers
         self._url: bytes = b""
         self._header_bytes = 0
         self._chunks: list[bytes] = []
@@ -147,17 +148,20 @@ class HttpConnection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._count_header(len(url))
+        self._header_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._current.headers[name.lower()] = value
-        self._count_header(len(name) + len(value))
+        self._headers[name.lower()] = value
+        self._header_bytes += len(name) + len(value)
 
     def on_headers_complete(self) -> None:
         exchange = self._current
+        if self._header_bytes > HEADER_BYTES_MAX:
+            self._refuse(431, b'{"error":{"code":"too_large","message":"the headers are too large"}}')
+            return
         exchange.method = self._parser.get_method()
         exchange.target = self._url
-        exchange.keep_alive = self._parser.should_keep_alive()
+        exchange.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
         if exchange.headers.get(b"expect", b"").lower() == b"100-continue":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._application.headers_done(exchange)
@@ -209,11 +213,6 @@ class HttpConnection(asyncio.Protocol):
         line = _STATUS_LINES[status] + b"content-type: application/json\r\nconnection: close\r\n"
         self._transport.write(line + b"content-length: %d\r\n\r\n" % len(body) + body)
         self._transport.close()
-
-    def _count_header(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > HEADER_BYTES_MAX:
-            self._refuse(431, b'{"error":{"code":"too_large","message":"the headers are too large"}}')
 
 
 def reset(transport: asyncio.BaseTransport) -> None:

@@ -115,7 +115,7 @@ def text(value: Any) -> str:
 
 def reply(value: Any) -> str:
     line = text(value)
-    if line and not re.fullmatch(r"[245][0-5]\d [\x20-\x7e]+", line):
+    if line and not re.fullmatch(r"[245]\d\d [\x20-\x7e]+", line):
         raise ValueError('must be an SMTP reply such as "450 4.7.1 Too many messages"')
     return line
 

@@ -78,6 +78,7 @@ class Sandbox:
         """Stop listening and cut all connections. Idempotent."""
         for server in self._servers:
             server.close()
+        await asyncio.sleep(0)  # a connection that was just accepted is made by now
         for transport in list(self._connections):
             transport.abort()  # type: ignore[attr-defined]
         while self._connections:  # noqa: ASYNC110  each leaves the set a turn of the loop after its abort

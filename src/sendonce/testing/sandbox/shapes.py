@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from email.utils import format_datetime
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
@@ -107,30 +108,27 @@ class GenericShape:
 
     def read(self, exchange: Exchange) -> Request:
         try:
-            data = json.loads(exchange.body)
-        except ValueError:
-            raise Malformed(400, "malformed", "the body is not JSON") from None
-        if not isinstance(data, dict):
-            raise Malformed(400, "malformed", "the body is not a JSON object")
-        value = {name: data.get(name) or "" for name in _GENERIC_FIELDS}
-        for name, text in value.items():
-            if not isinstance(text, str):
+            data = json.loads(exchange.body.decode())
+            values = [data.get(name) or "" for name in _GENERIC_FIELDS]
+        except (ValueError, AttributeError):
+            raise Malformed(400, "malformed", "the body is not a JSON object") from None
+        for name, value in zip(_GENERIC_FIELDS, values, strict=True):
+            if type(value) is not str:
                 raise Malformed(400, "malformed", f"{name} must be text")
-        for name in ("to", "text") if value["text"] or not value["html"] else ("to",):
-            if not value[name]:
-                raise Malformed(400, "missing", f"{name} is required")
-        if not self._can_be_reached(value["to"]):
+        to, sender, text, html, subject, reference, key, callback = values
+        if not to or not (text or html):
+            raise Malformed(400, "missing", "to and text are required")
+        if not self._can_be_reached(to):
             raise Malformed(400, "invalid_recipient", "to is not valid for the channel", Answer.REFUSED)
-        key = exchange.headers.get(b"idempotency-key", b"").decode("latin-1") or value["idempotency_key"]
         return Request(
-            recipients=(value["to"],),
-            sender=value["from"],
-            contents=(value["text"], value["html"], value["subject"]),
+            recipients=(to,),
+            sender=sender,
+            contents=(text, html, subject),
             receipt=GENERIC_RECEIPT.format,
-            reference=value["reference"],
-            key=key,
+            reference=reference,
+            key=exchange.headers.get(b"idempotency-key", b"").decode("latin-1") or key,
             fingerprint=hash(exchange.body),
-            callback=value["callback_url"],
+            callback=callback,
         )
 
     def error(self, status: int, code: str | int, message: str) -> bytes:
@@ -145,8 +143,8 @@ class GenericShape:
             return status, self.error(status, code, f"the recipient is refused: {code}")
         if verdict.answer in ERRORS:
             return self._error(verdict.answer, _server_error(verdict.answer, rules))
-        accepted = {"id": verdict.receipt, "status": "accepted", "reference": request.reference}
-        return 202, json.dumps(accepted).encode()
+        reference = encode_basestring_ascii(request.reference)
+        return 202, f'{{"id": "{verdict.receipt}", "status": "accepted", "reference": {reference}}}'.encode()
 
     def turned_away(self, answer: Answer) -> tuple[int, bytes]:
         return self._error(answer)
