@@ -1,0 +1,102 @@
+"""What the configuration decided: frozen, complete, checked against itself."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sendonce.config.problems import Place
+from sendonce.config.store_url import StoreUrl
+from sendonce.core.delivery import Channel
+from sendonce.core.pacing import GateLimits
+from sendonce.core.plan import Plan
+from sendonce.core.policy import AccountPolicy, CategoryPolicy, ChannelPolicy, Policy, Recipients
+from sendonce.core.promise import Promise
+from sendonce.core.retry import RetryPolicy
+from sendonce.core.routing import Route
+
+
+@dataclass(frozen=True, slots=True)
+class AccountSettings:
+    """One provider account.
+
+    options  the provider's own keys, unread: `bind(cls, account.options, account.place)` reads them
+    """
+
+    name: str
+    channel: Channel
+    provider: str
+    limits: GateLimits
+    retry: RetryPolicy
+    sender: str
+    reply_to: str
+    options: Mapping[str, object] = field(repr=False)  # a password in the wrong place is not shown either
+    place: Place = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that `sendonce.toml` and the environment decided.
+
+    path           the file, absolute
+    zones          tenant -> IANA zone for rows that name none; holds "default"
+    routes         in order; the accounts named under [channel.*] come last
+    pass_every_s   how often the built-in timer starts a pass
+
+    The other fields mean what they mean in `core.policy.Policy`.
+    """
+
+    path: Path
+    store_url: StoreUrl
+    zones: Mapping[str, str]
+    channels: Mapping[Channel, ChannelPolicy]
+    accounts: Mapping[str, AccountSettings]
+    categories: Mapping[str, CategoryPolicy]
+    default_category: str
+    routes: tuple[Route, ...]
+    recipients: Recipients
+    plans: Mapping[str, Plan]
+    phone_region: str | None
+    late_ok_s: float
+    lease_s: float
+    pass_every_s: float
+    pass_rows_max: int
+    pass_time_max_s: float
+    grace_s: float
+    log_level: str
+    log_format: str
+
+    def policy(self, promises: Mapping[str, Promise]) -> Policy:
+        """What the stages read. `promises`: for each account by name, what its adapter promises."""
+        return Policy(
+            accounts=types.MappingProxyType(
+                {name: _account_policy(account, promises[name]) for name, account in self.accounts.items()}
+            ),
+            channels=self.channels,
+            categories=self.categories,
+            default_category=self.default_category,
+            zones=self.zones,
+            routes=self.routes,
+            recipients=self.recipients,
+            plans=self.plans,
+            phone_region=self.phone_region,
+            lease_s=self.lease_s,
+            pass_rows_max=self.pass_rows_max,
+            pass_time_max_s=self.pass_time_max_s,
+            grace_s=self.grace_s,
+            late_ok_s=self.late_ok_s,
+        )
+
+
+def _account_policy(account: AccountSettings, promise: Promise) -> AccountPolicy:
+    return AccountPolicy(
+        name=account.name,
+        channel=account.channel,
+        promise=promise,
+        limits=account.limits,
+        retry=account.retry,
+        sender=account.sender,
+        reply_to=account.reply_to,
+    )

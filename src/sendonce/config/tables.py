@@ -1,0 +1,366 @@
+"""Every setting of `sendonce.toml`, each declared once: the reader and the documentation read this page.
+
+What must be written has no default and a `missing` text: what to write and where the number comes from.
+"""
+
+# ruff: noqa: RUF009  `setting` returns a dataclass field; ruff cannot see that.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sendonce.config import kinds
+from sendonce.config.binding import REQUIRED, Key, keys_of, setting
+from sendonce.config.store_url import StoreUrl
+from sendonce.core.consent import NoRecord
+from sendonce.core.delivery import Channel
+from sendonce.core.due import QuietHours
+from sendonce.core.duration import write_duration
+from sendonce.core.pacing import Limit
+from sendonce.core.policy import OnQuiet, UncertainPolicy
+from sendonce.core.retry import RetryPolicy
+
+PASS_TIME_MAX_S: Final = 900.0
+"""No pass is longer, whatever is configured: outside crons kill long calls."""
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
+
+_RETRY: Final = RetryPolicy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreTable:
+    """Where everything is kept."""
+
+    url: StoreUrl | None = setting(
+        "`sqlite:///NAME.db` is a file beside the configuration, `sqlite:////PATH.db` an absolute path. "
+        "Not set: `sqlite:///sendonce.db`. A URL with a password must be `env:NAME` or `file:PATH`.",
+        kind=kinds.STORE_URL,
+        default=None,
+        variable="SENDONCE_STORE_URL",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantTable:
+    """A tenant: whose data it is. `default` must be there; it is what a row without a tenant gets."""
+
+    zone: str = setting(
+        "The zone of customers whose row names none. An import reports where it was used.",
+        kind=kinds.ZONE,
+        missing='write the zone your customers live in, such as zone = "Europe/Berlin"',
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelTable:
+    """A channel: `channel.email`, `channel.sms`. Each has its own queue, workers and limits."""
+
+    account: str | None = setting(
+        "The account that carries what no `[[route]]` sends elsewhere. Not set: a `[[route]]` must take it.",
+        kind=kinds.NAME,
+        default=None,
+    )
+    expiry_s: float = setting(
+        "How long after its due time a reminder may still go out. Later it ends as expired.",
+        kind=kinds.duration(1.0),
+        missing="write how long after its due time a reminder is still worth sending, such as "
+        'expiry = "24h"; ask whoever wrote the text',
+    )
+    alert_after_s: float = setting(
+        "How old the oldest due delivery may get before it raises the alarm. Shorter than `expiry`.",
+        kind=kinds.duration(1.0),
+        missing="write how late a due reminder may be before somebody should look, such as "
+        'alert_after = "15m"; well below the expiry, so that there is time to act',
+    )
+    uncertain: UncertainPolicy = setting(
+        "What happens when nobody can tell whether a send happened: `hold` it for a person, `resend` and "
+        "risk a duplicate, or `assume_sent` and risk a gap.",
+        missing='write uncertain = "hold" (a person decides), "resend" (may send twice) or "assume_sent" '
+        "(may send nothing); it is for a send that can neither be proven nor ruled out",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountTable:
+    """A provider account, the unit of pacing. The provider's own keys (host, user, ...) stand here too."""
+
+    provider: str = setting(
+        "Which adapter speaks to it, such as `smtp`, `twilio` or `http`.",
+        kind=kinds.NAME,
+        missing='write which adapter speaks to it, such as provider = "smtp" or "twilio"',
+    )
+    channel: Channel = setting(
+        "What the account carries.",
+        missing='write channel = "email" or channel = "sms"',
+    )
+    limits: tuple[Limit, ...] = setting(
+        "What the provider allows, all of it: `14/s`, `3000/min`, `50000/d`, `10 parts/s` (SMS parts). "
+        "Each holds at once, over all processes and machines.",
+        kind=kinds.list_of(kinds.LIMIT),
+        missing='write what the provider allows, such as limits = ["14/s", "50000/d"]; the numbers stand on '
+        "the provider's account page or in its documents (for a mail relay of your own, ask who runs it). "
+        "There is no default: a wrong guess is throttled or slow",
+    )
+    lanes: int = setting(
+        "How many calls may be open at once, over all processes and machines.",
+        kind=kinds.whole(1, 10_000),
+        missing="write how many calls may be open at once, such as lanes = 10; the provider's documents call "
+        "it concurrency or connections. There is no default: a wrong guess is throttled or slow",
+    )
+    headroom: float = setting(
+        "The share of every limit that is left to other traffic of the same account; 0.1 leaves a tenth.",
+        kind=kinds.SHARE,
+        default=0.0,
+    )
+    jitter_s: float = setting(
+        "How far from its planned moment a call may start. More is safer and slower.",
+        kind=kinds.duration(0.0, 1.0),
+        default=0.005,
+    )
+    from_: str = setting(
+        "The sender where a row names none: `Name <address>`, or a number, short code, name or service id. "
+        "An email account must have one.",
+        kind=kinds.LINE,
+        default="",
+    )
+    reply_to: str = setting(
+        "The Reply-To of an email where a row names none.",
+        kind=kinds.LINE,
+        default="",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryTable:
+    """How often and how soon a failed call of the account is tried again."""
+
+    attempts_max: int = setting(
+        "Failures after which a delivery is dead. Waiting for pace or after a 429 is no failure.",
+        kind=kinds.whole(1, 1_000),
+        default=_RETRY.attempts_max,
+    )
+    throttles_max: int = setting(
+        "Answers of 429 after which a delivery is dead.",
+        kind=kinds.whole(1, 1_000_000),
+        default=_RETRY.throttles_max,
+    )
+    base_s: float = setting(
+        "The span from which the first wait is drawn; it doubles with each failure.",
+        kind=kinds.duration(0.001, 86_400.0),
+        default=_RETRY.base_s,
+    )
+    cap_s: float = setting(
+        "The longest span from which a wait is drawn.",
+        kind=kinds.duration(0.001, 86_400.0),
+        default=_RETRY.cap_s,
+    )
+    floor_s: float = setting(
+        "The shortest wait.",
+        kind=kinds.duration(0.001, 86_400.0),
+        default=_RETRY.floor_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CategoryTable:
+    """A kind of reminder with its own rules: `category.payment`."""
+
+    no_consent: NoRecord = setting(
+        "What it means when no consent is recorded for an address.",
+        missing='write no_consent = "allow" (for what the customer has a contract for) or "refuse" (for what '
+        "needs an opt-in first); ask whoever answers for consent",
+    )
+    quiet_hours: tuple[QuietHours, ...] = setting(
+        "When nothing goes out, on the customer's clock: `21:00-08:00`, `00:00-24:00 sun`.",
+        kind=kinds.list_of(kinds.QUIET),
+        default=(),
+    )
+    on_quiet: OnQuiet = setting(
+        "What quiet hours do to a delivery: `defer` it to their end, or `expire` it.",
+        default=OnQuiet.DEFER,
+    )
+    uncertain: UncertainPolicy | None = setting("Instead of the channel's.", default=None)
+    expiry_s: float | None = setting("Instead of the channel's.", kind=kinds.duration(1.0), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteTable:
+    """A rule that sends some deliveries to another account. Read from the top; the first that fits wins."""
+
+    channel: Channel = setting("The channel it is for.", missing='write channel = "email" or channel = "sms"')
+    account: str = setting(
+        "The account that carries what fits.",
+        kind=kinds.NAME,
+        missing="write the name of the account that carries it",
+    )
+    tenant: str | None = setting("Only this tenant. Not set: any.", kind=kinds.LINE, default=None)
+    category: str | None = setting("Only this category. Not set: any.", kind=kinds.NAME, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipientsTable:
+    """Who may be written to at all, enforced before every send."""
+
+    allow: tuple[str, ...] | None = setting(
+        "Only these addresses and numbers; `*` stands for anything, as in `*@example.com`. Not set: "
+        "everybody. Set it wherever real data is copied to.",
+        kind=kinds.list_of(kinds.PATTERN),
+        default=None,
+    )
+    redirect: Mapping[str, str] | None = setting(
+        'One address per channel that gets everything instead: `redirect.email = "me@example.com"`.',
+        kind=kinds.table_of(kinds.LINE),
+        default=None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTable:
+    """A plan: the reminders that one date becomes, as in `plan.loan`."""
+
+    steps: tuple[str, ...] = setting(
+        "Days before or after the date, the customer's time, the channels: `D-3 09:00 sms,email`.",
+        kind=kinds.list_of(kinds.LINE),
+        missing='write its reminders, such as steps = ["D-3 09:00 sms,email", "D+2 10:00 sms"]',
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeTable:
+    """What rows get that leave something out, and which are refused."""
+
+    category: str = setting(
+        "The category of rows that name none.",
+        kind=kinds.NAME,
+        missing="write the category of rows that name none; it has a table of its own, [category.NAME]",
+    )
+    phone_region: str | None = setting(
+        "The country of numbers without a country code, such as `US`. Not set: they are refused.",
+        kind=kinds.REGION,
+        default=None,
+    )
+    late_ok_s: float = setting(
+        "How far in the past a due time may lie, so that an old file does not go out today.",
+        kind=kinds.duration(0.0),
+        default=86_400.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTable:
+    """The processes that send."""
+
+    lease_s: float = setting(
+        "How long a process that stops answering keeps what it claimed.",
+        kind=kinds.duration(5.0, 3_600.0),
+        default=30.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerTable:
+    """The passes that publish what is due."""
+
+    interval_s: float = setting(
+        "How often the built-in timer starts a pass. Outside crons keep their own time.",
+        kind=kinds.duration(0.1, 3_600.0),
+        default=5.0,
+    )
+    pass_rows_max: int = setting(
+        "How many rows one pass examines at most; the next goes on from there.",
+        kind=kinds.whole(1, 10_000_000),
+        default=50_000,
+    )
+    pass_time_max_s: float = setting(
+        "How long one pass takes at most; never above 15 minutes.",
+        kind=kinds.duration(1.0, PASS_TIME_MAX_S),
+        default=60.0,
+    )
+    grace_s: float = setting(
+        "How late a publication may be before it counts as a late arrival.",
+        kind=kinds.duration(0.0, 86_400.0),
+        default=60.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTable:
+    """What is told on stderr, without personal data."""
+
+    level: str = setting(
+        "The least that is told. `debug` tells each delivery.",
+        kind=kinds.words(LOG_LEVELS),
+        default="info",
+        variable="SENDONCE_LOG_LEVEL",
+    )
+    format: str = setting(
+        "`text` for people, `json` for machines.",
+        kind=kinds.words(LOG_FORMATS),
+        default="text",
+    )
+
+
+TABLES: Final[Mapping[str, type]] = {
+    "store": StoreTable,
+    "tenant.*": TenantTable,
+    "channel.*": ChannelTable,
+    "account.*": AccountTable,
+    "account.*.retry": RetryTable,
+    "category.*": CategoryTable,
+    "route": RouteTable,
+    "recipients": RecipientsTable,
+    "plan.*": PlanTable,
+    "intake": IntakeTable,
+    "worker": WorkerTable,
+    "scheduler": SchedulerTable,
+    "log": LogTable,
+}
+"""By heading; "*" is a name of the writer's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Documented:
+    """A setting as the documentation shows it; `default` "required" where it must be written."""
+
+    table: str
+    key: str
+    type: str
+    default: str
+    meaning: str
+
+
+def documented_keys() -> list[Documented]:
+    """Every setting, in the order of the documentation."""
+    return [documented for heading, cls in TABLES.items() for documented in document(cls, heading)]
+
+
+def document(cls: type, heading: str) -> list[Documented]:
+    """The settings of any dataclass that `bind` reads, such as an adapter's."""
+    return [Documented(heading, key.name, key.kind.label, _default(key), key.meaning) for key in keys_of(cls)]
+
+
+def documented_variables() -> dict[str, str]:
+    """Each environment variable that overrides a setting, with the setting."""
+    return {
+        key.variable: f"[{heading}] {key.name}"
+        for heading, cls in TABLES.items()
+        for key in keys_of(cls)
+        if key.variable
+    }
+
+
+def _default(key: Key) -> str:
+    value = key.default
+    if value is REQUIRED:
+        return "required"
+    if value is None or value == () or value == "" or value == {}:
+        return "not set"
+    if key.kind.is_duration and isinstance(value, float):
+        return write_duration(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
