@@ -170,6 +170,21 @@ def check_zone(name: str, *, field: str = "timezone") -> str:
 # Quiet hours
 
 
+def known_zone(*names: str) -> str:
+    """The first of these names that is a zone; "UTC" where none is.
+
+    For decisions that must not fail on a row whose zone was known when it came in.
+    """
+    for name in names:
+        if name:
+            try:
+                _zone(name)
+            except InvalidInput:
+                continue
+            return name
+    return "UTC"
+
+
 @dataclass(frozen=True, slots=True)
 class QuietHours:
     """A daily span of the wall clock in which nothing goes out; may cross midnight.

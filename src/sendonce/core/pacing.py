@@ -45,7 +45,8 @@ PACE_DOWN: Final = 0.7
 PACE_MIN: Final = 0.05
 PACE_UP_PER_S: Final = 0.02
 COOLDOWN_US: Final = 2 * SECOND
-CLOSE_UNDECLARED_S: Final = 1.0
+THROTTLE_BASE_S: Final = 1.0
+THROTTLE_CAP_S: Final = 120.0
 QUOTA_WAIT_S: Final = 3_600.0
 PROBE_AFTER_S: Final = 60.0
 BREAKER_AFTER: Final = 10
@@ -54,6 +55,8 @@ BREAKER_CAP_S: Final = 120.0
 RETRY_SHARE: Final = 0.2
 RETRY_FLOOR_PER_S: Final = 5.0
 RETRY_CREDIT_MAX: Final = 100.0
+RATE_MAX: Final = 1_000.0
+"""Where only quotas limit, retries are held to a share of this many starts a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,8 @@ class Gate:
     paused_until   an operator's pause, `FOREVER` without an end, 0 for none
     probing        one call at a time until one succeeds
     pace, lane_pace        what step-downs have left of rate and lanes, 1.0 at best, as of `paced_at`
-    streak         failures in a row, for the breaker; `holds` account errors in a row
+    streak         failures or account errors in a row, for the breaker
+    throttles      answers of 429 in a row, for our own backoff where the provider names no time
     retry_credit   how many retries may be claimed now, as of `credited_at`
     vtime          virtual time of the fair order: the tag of the last delivery claimed
     """
@@ -111,6 +115,7 @@ class Gate:
     paced_at: int = 0
     stepped_at: int = 0
     streak: int = 0
+    throttles: int = 0
     retry_credit: float = RETRY_FLOOR_PER_S
     credited_at: int = 0
     vtime: int = 0
@@ -202,6 +207,12 @@ def grant(gate: Gate, costs: Sequence[int], *, now: int, lead_us: int) -> Grant:
     return Grant(tuple(slots), after, why, again_at)
 
 
+def slots_ahead(gate: Gate, most: int, *, now: int, lead_us: int) -> Grant:
+    """How far a grant for `most` deliveries of cost 1 would come, so that no more rows are read than
+    can be granted. Its gate is thrown away: this peeks, and spends nothing."""
+    return grant(gate, [1] * most, now=now, lead_us=lead_us)
+
+
 def retries_allowed(gate: Gate, now: int) -> int:
     """How many retries may be claimed now: a floor per second, plus a share of fresh traffic."""
     return math.floor(_credit(gate, now))
@@ -209,15 +220,21 @@ def retries_allowed(gate: Gate, now: int) -> int:
 
 def claimed(gate: Gate, *, fresh: int, retries: int, tag: int, now: int) -> Gate:
     """The gate after a claim: the retry credit moved, virtual time advanced to the last fresh tag."""
-    credit = min(RETRY_CREDIT_MAX, _credit(gate, now) + RETRY_SHARE * fresh) - retries
+    credit = _credit(gate, now) + RETRY_SHARE * fresh - retries
     return replace(gate, retry_credit=credit, credited_at=now, vtime=max(gate.vtime, tag))
 
 
-def throttled(gate: Gate, scope: ThrottleScope, wait_s: float | None, *, backoff_s: float, now: int) -> Gate:
+def throttled(gate: Gate, scope: ThrottleScope, wait_s: float | None, *, chance: float, now: int) -> Gate:
     """The gate after a 429. `wait_s`: what the provider asked for, capped; None where it did not.
 
+    Without a time the gate's own backoff applies, growing with each 429 in a row, with jitter by
+    `chance` in [0, 1). Calls that were already open when it closed are the same news, not more of it.
     A recipient's own throttle leaves the gate as it is: only that delivery waits.
     """
+    if scope is not ThrottleScope.RECIPIENT and gate.closed_until <= now:
+        gate = replace(gate, throttles=gate.throttles + 1)
+    span = min(THROTTLE_CAP_S, THROTTLE_BASE_S * 2.0 ** min(max(gate.throttles, 1) - 1, 10))
+    backoff_s = span * (0.5 + 0.5 * chance)
     match scope:
         case ThrottleScope.RECIPIENT:
             return gate
@@ -231,8 +248,7 @@ def throttled(gate: Gate, scope: ThrottleScope, wait_s: float | None, *, backoff
             return replace(_closed(gate, now, wait_s or QUOTA_WAIT_S, "quota"), probing=True)
         case ThrottleScope.UNDECLARED:
             stepped = _slower(gate, now, rate=True)
-            closed = _closed(stepped, now, wait_s or max(CLOSE_UNDECLARED_S, backoff_s), "throttled")
-            return replace(closed, probing=True)
+            return replace(_closed(stepped, now, wait_s or backoff_s, "throttled"), probing=True)
 
 
 def account_failed(gate: Gate, code: str, *, now: int) -> Gate:
@@ -255,14 +271,17 @@ def call_failed(gate: Gate, *, now: int) -> Gate:
 
 def call_succeeded(gate: Gate) -> Gate:
     """The gate after the provider took one: healthy again. Equal to `gate` where it was already."""
-    if not gate.probing and gate.streak == 0:
-        return gate
-    return replace(gate, probing=False, streak=0)
+    return replace(gate, probing=False, streak=0, throttles=0) if is_watched(gate) else gate
+
+
+def is_watched(gate: Gate) -> bool:
+    """Whether the next success changes the gate; while it does not, settling one need not lock it."""
+    return gate.probing or gate.streak > 0 or gate.throttles > 0
 
 
 def resumed(gate: Gate) -> Gate:
     """The gate after an operator opened it by hand: no pause, no closure, one probe first if it was held."""
-    return replace(gate, paused_until=0, closed_until=0, closed_why="", streak=0)
+    return replace(gate, paused_until=0, closed_until=0, closed_why="", streak=0, throttles=0)
 
 
 def spacing_us(gate: Gate, now: int) -> int:
@@ -295,8 +314,11 @@ def _recovered(pace: float, gate: Gate, now: int) -> float:
 
 
 def _credit(gate: Gate, now: int) -> float:
-    gained = RETRY_FLOOR_PER_S * max(0, now - gate.credited_at) / SECOND
-    return min(RETRY_CREDIT_MAX, gate.retry_credit + gained)
+    # After an outage everything is a retry: the floor follows the account's own rate, so that the
+    # tail is drained at a fifth of it even where nothing fresh comes.
+    floor = max(RETRY_FLOOR_PER_S, RETRY_SHARE * min(rate_now(gate, now), RATE_MAX))
+    gained = floor * max(0, now - gate.credited_at) / SECOND
+    return min(max(RETRY_CREDIT_MAX, floor), gate.retry_credit + gained)
 
 
 def _spacing_us(limit: Limit, limits: GateLimits, pace: float) -> float:

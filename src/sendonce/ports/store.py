@@ -179,6 +179,16 @@ class OpenCall:
 
 
 @dataclass(frozen=True, slots=True)
+class LostCall:
+    """A call that nobody may settle any more. `gone`: its process has lost its lease, at `gone_since`
+    (steady); else its own deadline has passed in a living process."""
+
+    call: OpenCall
+    gone: bool
+    gone_since: int
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """A process that claims or schedules. `lease_until` is steady, the other times calendar."""
 
@@ -304,6 +314,10 @@ class Reminders(Protocol):
         """Overwrite by id, keeping what it said before as a revision."""
         ...
 
+    def revisions(self, import_id: int, limit: int, after: int) -> list[Reminder]:
+        """What reminders said before this import revised them, by reminder id above `after`, then version."""
+        ...
+
     def touch(self, ids: Sequence[int], import_id: int) -> None:
         """Note that this import listed them too (for `--cancel-missing`)."""
         ...
@@ -330,7 +344,7 @@ class Calls(Protocol):
         """Free the lanes of these (delivery id, epoch)."""
         ...
 
-    def overdue(self, steady: int, limit: int) -> list[OpenCall]:
+    def overdue(self, steady: int, limit: int) -> list[LostCall]:
         """Calls whose send deadline has passed, or whose process has lost its lease."""
         ...
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sendonce.core.errors import StoreUnavailable
 from sendonce.core.pacing import Gate, GateLimits, Limit
-from sendonce.ports.store import OpenCall
+from sendonce.ports.store import LostCall, OpenCall
 from sendonce.store.session import Session, Tuple
 
 
@@ -92,9 +92,9 @@ class SqlCalls:
     def close(self, keys: Sequence[tuple[int, int]]) -> None:
         self._session.many("call_close", ({"delivery_id": id_, "epoch": epoch} for id_, epoch in keys))
 
-    def overdue(self, steady: int, limit: int) -> list[OpenCall]:
+    def overdue(self, steady: int, limit: int) -> list[LostCall]:
         rows = self._session.rows("call_overdue", {"steady": steady, "limit": limit})
-        return [OpenCall(*row) for row in rows]
+        return [LostCall(OpenCall(*row[:7]), row[7] == 1, row[8]) for row in rows]
 
 
 def spell_limits(limits: GateLimits) -> str:
@@ -132,6 +132,7 @@ def _spell_state(gate: Gate) -> str:
             "paced_at": gate.paced_at,
             "stepped_at": gate.stepped_at,
             "streak": gate.streak,
+            "throttles": gate.throttles,
             "retry_credit": gate.retry_credit,
             "credited_at": gate.credited_at,
             "vtime": gate.vtime,
@@ -157,6 +158,7 @@ def _gate(row: Tuple) -> Gate:
         paced_at=body["paced_at"],
         stepped_at=body["stepped_at"],
         streak=body["streak"],
+        throttles=body["throttles"],
         retry_credit=body["retry_credit"],
         credited_at=body["credited_at"],
         vtime=body["vtime"],

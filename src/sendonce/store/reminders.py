@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from sendonce.core.delivery import Channel, partition_of
 from sendonce.ports.store import Content, Reminder, StoredTemplate
@@ -54,6 +54,12 @@ class SqlReminders:
     def touch(self, ids: Sequence[int], import_id: int) -> None:
         self._session.many("reminder_touch", ({"id": id_, "import_id": import_id} for id_ in ids))
 
+    def revisions(self, import_id: int, limit: int, after: int) -> list[Reminder]:
+        rows = self._session.rows(
+            "revision_of_import", {"import_id": import_id, "limit": limit, "after": after}
+        )
+        return [_revised(row[0], json.loads(row[2])) for row in rows]
+
     def _parameters(self, reminder: Reminder) -> dict[str, int | str]:
         return {
             "tenant": reminder.tenant,
@@ -85,6 +91,14 @@ def _content_of(reminder: Reminder) -> dict[str, int | str]:
         "recipients": json.dumps(reminder.recipients, sort_keys=True, separators=(",", ":")),
         "spec_hash": reminder.spec_hash,
     }
+
+
+def _revised(id_: int, spec: dict[str, Any]) -> Reminder:
+    """A reminder as a revision kept it: the spelling of `_parameters`."""
+    spec.pop("part")
+    spec["group"] = spec.pop("grp")
+    spec["recipients"] = json.loads(spec["recipients"])
+    return Reminder(id=id_, **spec)
 
 
 def _reminder(row: Tuple) -> Reminder:

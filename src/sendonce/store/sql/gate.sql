@@ -45,7 +45,9 @@ DELETE FROM open_call WHERE delivery_id = :delivery_id AND epoch = :epoch;
 
 -- Calls whose own deadline has passed, also of a living process, and calls of a process without a lease.
 -- name: call_overdue
-SELECT c.delivery_id, c.epoch, c.account, c.process, c.claimed_at, c.slot_at, c.send_deadline
+SELECT c.delivery_id, c.epoch, c.account, c.process, c.claimed_at, c.slot_at, c.send_deadline,
+       CASE WHEN p.id IS NULL OR p.stopped = 1 OR p.lease_until <= :steady THEN 1 ELSE 0 END,
+       coalesce(p.lease_until, c.send_deadline)
 FROM open_call c LEFT JOIN process p ON p.id = c.process
 WHERE c.send_deadline <= :steady OR p.id IS NULL OR p.stopped = 1 OR p.lease_until <= :steady
 ORDER BY c.delivery_id LIMIT :limit;

@@ -1,0 +1,48 @@
+"""One attempt, as it passes from claim to send to settle inside one worker process.
+
+Nothing here is durable: the intent was, before the claim was handed out, and the outcome will be,
+once it is settled. What is lost with the process in between is what the reaper finds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sendonce.core.delivery import Channel
+from sendonce.core.outcome import Outcome
+from sendonce.ports.provider import Message
+from sendonce.ports.queue import Hint
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One delivery, ours to send until `send_deadline`. Instants on the store's steady clock.
+
+    key_dies_at  for class K retries: no byte may leave from then on; None where no key is at stake
+    watched      the gate waits for a success; its settling must tell the gate
+    """
+
+    delivery_id: int
+    key: str
+    tenant: str
+    channel: Channel
+    account: str
+    epoch: int
+    address_tag: str
+    message: Message
+    claimed_at: int
+    slot_at: int
+    send_deadline: int
+    key_dies_at: int | None
+    watched: bool
+    hint: Hint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """A claim and what became of it. `started_at`: 0 where no byte left; steady, like `ended_at`."""
+
+    claim: Claim
+    outcome: Outcome
+    started_at: int
+    ended_at: int

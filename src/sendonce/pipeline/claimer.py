@@ -1,0 +1,315 @@
+"""The claim: the right to send, and the durable intent to do so, in one short transaction.
+
+Under the lock of the account's gate: look how many calls may start, read that many rows in fair
+order, ask the world once more (expired, cancelled, opted out, paused, night), spend slots, and move
+each row to SENDING with a lane, a deadline and a ledger entry. When this has committed, the intent is
+durable: from here on a crash can never be mistaken for "never tried".
+
+Only what has a free lane and a slot within about 50 ms is taken, so that little is in doubt when a
+process dies, and nothing waits in a worker while another one is idle. Without a gate, nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sendonce import telemetry
+from sendonce.core import pacing
+from sendonce.core.consent import refusal
+from sendonce.core.due import Defer, Expire, Publish, decide_time, known_zone
+from sendonce.core.ledger import Value
+from sendonce.core.lifecycle import ENDED, Event, NotMoved, State
+from sendonce.core.policy import AccountPolicy, Policy
+from sendonce.core.promise import ProviderClass, key_dies_at
+from sendonce.pipeline.attempt import Claim
+from sendonce.pipeline.message import message_of
+from sendonce.pipeline.moves import facts_of, move_on, note
+from sendonce.pipeline.reach import PAUSE_LOOK_US, active_pauses, may_reach, pause_of
+from sendonce.ports.queue import Hint
+from sendonce.ports.store import Content, Delivery, Move, OpenCall, Tx
+from sendonce.telemetry import tell
+
+CLAIM_MAX: Final = 256
+DEADLINE_SLACK_S: Final = 5.0
+"""What a send may take beyond the adapter's own time-out before it counts as lost."""
+GAP_LOOK_US: Final = 60 * pacing.SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What one claim brought. Where `claims` is empty, `why` says what held it and `again_at`
+    (steady; 0: at the next look) when another try may bring something.
+
+    `done` are hints that need no more attention: finished, taken or not yet due deliveries.
+    """
+
+    claims: tuple[Claim, ...]
+    why: str = ""
+    again_at: int = 0
+    ended: int = 0
+    done: tuple[Hint, ...] = ()
+
+
+def claim(
+    tx: Tx,
+    account: AccountPolicy,
+    policy: Policy,
+    *,
+    process: str,
+    secret: bytes,
+    lead_us: int,
+    most: int = CLAIM_MAX,
+    hints: Sequence[Hint] | None = None,
+) -> Claimed:
+    """Claim for one account. `hints` None: from the store's own queue; else only what they name.
+
+    One unit: the gate, the lanes, the rows, their entries and the slots move together or not at all.
+    """
+    gate = tx.gates.lock(account.name)
+    if gate is None:
+        return Claimed((), "no gate")
+    room = pacing.room(gate, now=tx.steady, open_calls=tx.calls.count(account.name))
+    if room.lanes == 0:
+        return Claimed((), room.why, room.again_at)
+    ahead = pacing.slots_ahead(gate, min(room.lanes, most), now=tx.steady, lead_us=lead_us)
+    if not ahead.slots:
+        return Claimed((), ahead.why, ahead.again_at)
+    retries = pacing.retries_allowed(gate, tx.steady)
+    known: dict[int, Hint] = {}
+    done: tuple[Hint, ...] = ()
+    if hints is None:
+        rows = _line(tx, account, len(ahead.slots), retries)
+    else:
+        rows, known, done = _hinted(tx, account, hints, process)
+    taken, ended = _still_allowed(tx, rows, policy, process)
+    granted = pacing.grant(gate, [row.course.cost for row in taken], now=tx.steady, lead_us=lead_us)
+    if not granted.slots:
+        return Claimed((), granted.why or "empty", granted.again_at, ended, done)
+    taken = taken[: len(granted.slots)]
+    contents = tx.contents.get([(row.id, row.standing.version) for row in taken])
+    claims, moves, calls = [], [], []
+    for row, slot in zip(taken, granted.slots, strict=True):
+        hint = known.get(row.id)
+        made = _take(tx, row, contents[row.id], slot, account, policy, process, secret, gate, hint)
+        claims.append(made[0])
+        moves.append(made[1])
+        calls.append(made[2])
+    moved = tx.deliveries.move(moves)
+    assert all(moved), "rows locked in this unit cannot have moved"
+    tx.calls.open(calls)
+    fresh = sum(not _is_retry(row) for row in taken)
+    tx.gates.save(
+        pacing.claimed(
+            granted.gate,
+            fresh=fresh,
+            retries=len(taken) - fresh,
+            tag=max((row.course.tag for row in taken), default=0),
+            now=tx.steady,
+        )
+    )
+    return Claimed(tuple(claims), granted.why, granted.again_at, ended, done)
+
+
+def _line(tx: Tx, account: AccountPolicy, most: int, retries: int) -> list[Delivery]:
+    """The head of the line: retries first, dying keys before all, but fresh ones keep their share."""
+    tx.deliveries.wake(account.name, tx.now)
+    again = tx.deliveries.ready(account.name, retries=True, limit=min(most, retries)) if retries else []
+    fresh = tx.deliveries.ready(account.name, retries=False, limit=most)
+    share = max(1, most // 4) if fresh else most
+    first = again[: max(share, most - len(fresh))]
+    return [*first, *fresh[: most - len(first)]]
+
+
+def _hinted(
+    tx: Tx, account: AccountPolicy, hints: Sequence[Hint], process: str
+) -> tuple[list[Delivery], dict[int, Hint], tuple[Hint, ...]]:
+    """The rows that hints name and that may be claimed now, and the hints that are settled by a look."""
+    by_id = {hint.delivery_id: hint for hint in hints}
+    found = {row.id: row for row in tx.deliveries.by_ids(list(by_id))}
+    rows: list[Delivery] = []
+    done: list[Hint] = []
+    notes: list[Move] = []
+    for hint in hints:
+        row = found.get(hint.delivery_id)
+        if row is None:
+            done.append(hint)  # a hint of another store, or from before a restore: the row is the truth
+        elif row.standing.state is State.QUEUED and row.course.account == account.name:
+            if by_id[row.id] is hint and row.course.next_at <= tx.now:
+                rows.append(row)
+            elif row.course.next_at > tx.now:
+                done.append(hint)  # waiting for its retry: the sweeper hints it again when it is ready
+        else:
+            done.append(hint)
+            if row.standing.state in ENDED:
+                details = {"decision": "duplicate_observed", "hint": hint.message_id}
+                notes.append(note(row, Event.DUPLICATE_OBSERVED, f"worker:{process}", details))
+                tell(
+                    telemetry.DUPLICATE_OBSERVED,
+                    delivery=row.key,
+                    state=row.standing.state.value,
+                    source="hint",
+                )
+    _note_each(tx, notes)
+    return rows, by_id, tuple(done)
+
+
+def _note_each(tx: Tx, notes: Sequence[Move]) -> None:
+    """Two hints of one delivery in one pull are two entries, one after the other."""
+    for entry in notes:
+        row = tx.deliveries.by_ids([entry.before.id])[0]
+        tx.deliveries.note([replace(entry, before=row)])
+
+
+def _still_allowed(
+    tx: Tx, rows: Sequence[Delivery], policy: Policy, process: str
+) -> tuple[list[Delivery], int]:
+    """Ask the world again, now that the rows are locked; what may not go is moved where it belongs."""
+    if not rows:
+        return [], 0
+    actor = f"worker:{process}"
+    preferences = tx.preferences.of([(row.tenant, row.channel.value, row.address_tag) for row in rows])
+    pauses = active_pauses(tx)
+    reminders = tx.reminders.by_ids([row.reminder_id for row in rows]) if _needs_zone(rows, policy) else {}
+    allowed: list[Delivery] = []
+    moves: list[Move] = []
+    for row in rows:
+        category = policy.categories.get(row.category)
+        if category is None:
+            course = replace(row.course, next_at=tx.now + GAP_LOOK_US, reason="configuration")
+            moves.append(_must(move_on(row, Event.DEFERRED, policy, tx, actor=actor, course=course)))
+            continue
+        reminder = reminders.get(row.reminder_id)
+        verdict = decide_time(
+            now=tx.now,
+            next_at=min(row.course.next_at, tx.now),
+            expires_at=row.course.expires_at,
+            quiet=category.quiet,
+            zone=known_zone(reminder.zone if reminder else "", policy.zone(row.tenant)),
+            on_quiet=category.on_quiet.value,
+        )
+        refused = refusal(
+            preferences.get((row.tenant, row.channel.value, row.address_tag), ()),
+            row.category,
+            category.no_record,
+        )
+        pause = pause_of(row, pauses)
+        facts = facts_of(row, policy, tx)
+        if isinstance(verdict, Expire):
+            moves.append(_end(tx, row, Event.EXPIRED, verdict.reason.value, policy, actor))
+        elif refused is not None:
+            moves.append(_end(tx, row, Event.SUPPRESSED, refused, policy, actor))
+        elif row.standing.maybe and not facts.key_alive and not row.standing.permit:
+            moves.append(_end(tx, row, Event.KEY_DIED, "key_died", policy, actor))
+        elif pause is not None or isinstance(verdict, Defer):
+            until = pause.until if pause is not None else verdict.until if isinstance(verdict, Defer) else 0
+            until = min(until, tx.now + PAUSE_LOOK_US, row.course.expires_at)
+            reason = f"paused:{pause.scope}" if pause is not None else "quiet_hours"
+            course = replace(row.course, next_at=until, reason=reason)
+            details: dict[str, Value] = {"reason": reason, "until": until}
+            moves.append(
+                _must(move_on(row, Event.DEFERRED, policy, tx, actor=actor, course=course, details=details))
+            )
+        else:
+            assert isinstance(verdict, Publish)
+            allowed.append(row)
+    contents = (
+        tx.contents.get([(row.id, row.standing.version) for row in allowed]) if _guarded(policy) else {}
+    )
+    reachable: list[Delivery] = []
+    for row in allowed:
+        if contents and not may_reach(policy, row.channel, contents[row.id].address):
+            moves.append(_end(tx, row, Event.SUPPRESSED, "recipient_not_allowed", policy, actor))
+        else:
+            reachable.append(row)
+    moved = tx.deliveries.move(moves)
+    assert all(moved), "rows locked in this unit cannot have moved"
+    return reachable, len(moves)
+
+
+def _take(
+    tx: Tx,
+    row: Delivery,
+    content: Content,
+    slot: int,
+    account: AccountPolicy,
+    policy: Policy,
+    process: str,
+    secret: bytes,
+    gate: pacing.Gate,
+    hint: Hint | None,
+) -> tuple[Claim, Move, OpenCall]:
+    promise = account.promise
+    course = replace(
+        row.course,
+        attempts=row.course.attempts + 1,
+        first_try=row.course.first_try or tx.steady,
+        last_try=tx.steady,
+        reason="",
+    )
+    deadline = slot + int((promise.timeout_s + DEADLINE_SLACK_S) * pacing.SECOND)
+    message = message_of(row, content, policy, secret=secret, now=tx.now)
+    details: dict[str, Value] = {
+        "account": account.name,
+        "attempt": course.attempts,
+        "send_key": message.send_key[:16],
+        "decision": _decision(row),
+        "payload": content.hash,
+        "wait_us": slot - tx.steady,
+        "queued_us": max(0, tx.now - row.course.next_at),
+        "hint": hint.message_id if hint else "",
+    }
+    actor = f"worker:{process}"
+    move = _must(move_on(row, Event.CLAIMED, policy, tx, actor=actor, course=course, details=details))
+    uses_key = promise.provider_class is ProviderClass.KEY and row.standing.maybe and not row.standing.permit
+    made = Claim(
+        delivery_id=row.id,
+        key=row.key,
+        tenant=row.tenant,
+        channel=row.channel,
+        account=account.name,
+        epoch=move.standing.epoch,
+        address_tag=row.address_tag,
+        message=message,
+        claimed_at=tx.steady,
+        slot_at=slot,
+        send_deadline=deadline,
+        key_dies_at=key_dies_at(promise, course.first_try) if uses_key else None,
+        watched=pacing.is_watched(gate),
+        hint=hint,
+    )
+    call = OpenCall(row.id, move.standing.epoch, account.name, process, tx.steady, slot, deadline)
+    return made, move, call
+
+
+def _decision(row: Delivery) -> str:
+    """Why this attempt cannot make a second effect; for the ledger."""
+    if row.standing.permit:
+        return "permit"
+    if row.standing.maybe:
+        return "same_key"
+    return "retry_after_failure" if row.course.failures else "first"
+
+
+def _end(tx: Tx, row: Delivery, event: Event, reason: str, policy: Policy, actor: str) -> Move:
+    course = replace(row.course, reason=reason)
+    details = {"reason": reason}
+    return _must(move_on(row, event, policy, tx, actor=actor, course=course, details=details))
+
+
+def _must(move: Move | NotMoved) -> Move:
+    assert isinstance(move, Move), f"the table must allow what a claim does: {move}"
+    return move
+
+
+def _is_retry(row: Delivery) -> bool:
+    return row.standing.maybe or row.course.failures > 0
+
+
+def _needs_zone(rows: Sequence[Delivery], policy: Policy) -> bool:
+    return any(row.category in policy.categories and policy.categories[row.category].quiet for row in rows)
+
+
+def _guarded(policy: Policy) -> bool:
+    return bool(policy.recipients.allow)

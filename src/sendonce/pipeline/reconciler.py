@@ -1,0 +1,149 @@
+"""The reconciler: finds out what became of deliveries in doubt.
+
+RECONCILING: the provider can be asked by our reference. "Found" settles it at any time; "absent" is
+believed only when every way in which the request can still arrive, or be missing from the search, is
+over. No answer until the expiry, and nobody can tell.
+
+UNCERTAIN: nobody can tell by itself. The policy of the channel or category decides, and its default
+is to wait for a person. Late evidence settles both at any time, from wherever it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+
+from sendonce import telemetry
+from sendonce.core import pacing
+from sendonce.core.ledger import Value
+from sendonce.core.lifecycle import Event, NotMoved, State
+from sendonce.core.outcome import Absent, Finding, Found, NoAnswer
+from sendonce.core.policy import Policy, UncertainPolicy
+from sendonce.core.promise import settles_at
+from sendonce.pipeline.message import message_of
+from sendonce.pipeline.moves import FAR, account_of, move_on
+from sendonce.ports.provider import Message
+from sendonce.ports.store import Delivery, Tx
+from sendonce.telemetry import tell
+
+ACTOR: Final = "reconciler"
+PAGE: Final = 50
+ASK_AGAIN_US: Final = 30 * pacing.SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """One delivery to ask about."""
+
+    delivery_id: int
+    key: str
+    epoch: int
+    account: str
+    message: Message
+
+
+def doubts(tx: Tx, policy: Policy, *, accounts: Mapping[str, object], secret: bytes) -> list[Doubt]:
+    """One unit: who is to be asked about now, by this process's accounts.
+
+    Each is put off as it is handed out, so that two processes do not ask about the same one.
+    """
+    rows = [
+        row
+        for row in tx.deliveries.attention(State.RECONCILING.value, tx.now, PAGE)
+        if row.course.account in accounts and row.course.account in policy.accounts
+    ]
+    contents = tx.contents.get([(row.id, row.standing.version) for row in rows])
+    tx.deliveries.defer([(row, tx.now + ASK_AGAIN_US) for row in rows])
+    return [
+        Doubt(
+            row.id,
+            row.key,
+            row.standing.epoch,
+            row.course.account,
+            message_of(row, contents[row.id], policy, secret=secret, now=tx.now),
+        )
+        for row in rows
+    ]
+
+
+def resolve(tx: Tx, findings: list[tuple[Doubt, Finding]], policy: Policy) -> list[State]:
+    """One unit: apply what the providers said; the state after each."""
+    rows = {row.id: row for row in tx.deliveries.by_ids([doubt.delivery_id for doubt, _ in findings])}
+    return [_resolve(tx, rows[doubt.delivery_id], finding, policy) for doubt, finding in findings]
+
+
+def _resolve(tx: Tx, row: Delivery, finding: Finding, policy: Policy) -> State:
+    account = account_of(row, policy)
+    assert account is not None, "only a routed delivery can be in doubt"
+    if row.standing.state is not State.RECONCILING and not isinstance(finding, Found):
+        return row.standing.state
+    course, budget = row.course, row.course.failures < account.retry.attempts_max
+    details: dict[str, Value] = {}
+    match finding:
+        case Found(receipt):
+            event = Event.PROVEN
+            course = replace(course, receipt=receipt, reason="")
+            details = {"receipt": receipt, "evidence": "look_up"}
+        case Absent(believable=True) if tx.steady >= settles_at(
+            account.promise, course.last_try, policy.lease_s
+        ):
+            event = Event.ABSENT
+            course = replace(course, next_at=tx.now, first_try=0, reason="absent")
+            details = {"evidence": "absent"}
+        case Absent() | NoAnswer():
+            if tx.now < course.expires_at or (isinstance(finding, Absent) and finding.believable):
+                return row.standing.state  # put off already; ask again later
+            event = Event.UNRESOLVED
+            why = finding.code if isinstance(finding, NoAnswer) else "absence_proves_nothing"
+            details = {"reason": "no_answer", "code": why}
+        case _:
+            assert_never(finding)
+    move = move_on(row, event, policy, tx, actor=ACTOR, course=course, budget=budget, details=details)
+    if isinstance(move, NotMoved):
+        return row.standing.state
+    tx.deliveries.move([move])
+    tell(
+        telemetry.RECONCILED,
+        delivery=row.key,
+        account=account.name,
+        finding=type(finding).__name__.lower(),
+        state=move.standing.state.value,
+    )
+    return move.standing.state
+
+
+def apply_policy(tx: Tx, policy: Policy) -> int:
+    """One unit: what the policy says of uncertain deliveries; how many rows it moved.
+
+    A held one is put aside: from then on it waits for a person or for evidence.
+    """
+    moved = 0
+    for row in tx.deliveries.attention(State.UNCERTAIN.value, tx.now, PAGE):
+        if row.course.account not in policy.accounts:
+            continue
+        match policy.uncertain(row.channel, row.category):
+            case UncertainPolicy.HOLD:
+                event = None
+            case UncertainPolicy.RESEND:
+                event = Event.PERMITTED
+            case UncertainPolicy.ASSUME_SENT:
+                event = Event.ASSUMED_SENT
+        move = (
+            move_on(
+                row,
+                event,
+                policy,
+                tx,
+                actor="policy",
+                course=replace(row.course, next_at=tx.now),
+                details={"reason": f"policy:{event.value}"},
+            )
+            if event is not None
+            else None
+        )
+        if move is None or isinstance(move, NotMoved):
+            tx.deliveries.defer([(row, FAR)])
+            continue
+        moved += sum(tx.deliveries.move([move]))
+    return moved

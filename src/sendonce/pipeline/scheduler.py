@@ -1,0 +1,398 @@
+"""The scheduler: picks what is due in a bounded window, publishes it durably, and stops.
+
+It never calls a provider. A pass takes due rows in small units until none is left or its bound is
+reached; it may run at any moment, late, twice, by two processes at once, and be killed anywhere.
+What makes that harmless: a row is found by its state, and leaves that state in the transaction that
+publishes it. So there is no mark to lose; the mark only reports.
+
+Each row that a pass looks at leaves the head of the line: published, ended with a reason, or put off
+to a later moment. Nothing starves behind rows that cannot go.
+
+Publication is where the world is asked: cancelled and opted-out rows have left already; consent,
+expiry, quiet hours in the customer's zone and the list of allowed recipients are read here, and once
+more at the claim. Content is frozen here: from now on, each attempt sends the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sendonce import telemetry
+from sendonce.core import pacing
+from sendonce.core.consent import Preference, refusal
+from sendonce.core.delivery import Channel
+from sendonce.core.due import Defer, Expire, Publish, decide_time, known_zone, window_of
+from sendonce.core.errors import ConfigError, InvalidInput
+from sendonce.core.ledger import Value
+from sendonce.core.lifecycle import Event, NotMoved
+from sendonce.core.policy import AccountPolicy, Policy
+from sendonce.core.routing import account_for
+from sendonce.core.segments import count as count_parts
+from sendonce.pipeline.moves import move_on
+from sendonce.pipeline.reach import PAUSE_LOOK_US, Pauses, active_pauses, may_reach, pause_of
+from sendonce.ports.store import Content, Course, Delivery, Move, Reminder, Store, Tx
+from sendonce.render import Rendered, content_hash
+from sendonce.telemetry import tell
+from sendonce.template_book import TemplateBook, from_tx, variables
+
+CHUNK: Final = 50
+"""Rows in one unit: about 5 ms of the write lock."""
+ACTOR: Final = "scheduler"
+TAG_UNIT: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """What one pass did. `counts` by disposition: published, deferred, expired, suppressed, rejected.
+
+    mark     everything due by this instant is published or decided (calendar microseconds)
+    late     of the published, how many were due before the mark of the pass before
+    complete the pass saw everything that was due; False: it stopped at its bound
+    """
+
+    id: int
+    trigger: str
+    counts: Mapping[str, int]
+    mark_before: int
+    mark: int
+    started_at: int
+    finished_at: int
+    complete: bool
+
+    @property
+    def examined(self) -> int:
+        return sum(count for name, count in self.counts.items() if name != "late")
+
+
+class Scheduler:
+    """Runs passes. `process` names this process in the run history."""
+
+    def __init__(self, store: Store, policy: Policy, book: TemplateBook, *, process: str) -> None:
+        self._store = store
+        self._policy = policy
+        self._book = book
+        self._process = process
+
+    def run(
+        self,
+        *,
+        trigger: str,
+        stopping: Callable[[], bool] = lambda: False,
+        progress: Callable[[int], None] = lambda published: None,
+    ) -> PassReport | None:
+        """One pass; None while the scheduler is paused. Blocks for at most `pass_time_max_s`.
+
+        `stopping` is asked between units. Raises `StoreError`; whatever was published until then is.
+        """
+        policy = self._policy
+        begun = self._store.write(lambda tx: _begin(tx, trigger, self._process)).result()
+        if begun is None:
+            return None
+        id_, mark_before, started_at = begun
+        self._book.refresh()
+        until = self._store.steady() + int(policy.pass_time_max_s * pacing.SECOND)
+        counts: Counter[str] = Counter()
+        complete = False
+        while not stopping():
+            chunk = self._store.write(lambda tx: self._publish(tx, mark_before)).result()
+            counts.update(chunk)
+            progress(counts["published"])
+            examined = sum(count for name, count in chunk.items() if name != "late")
+            if examined < CHUNK:
+                complete = True
+                break
+            if counts.total() >= policy.pass_rows_max or self._store.steady() >= until:
+                break
+        report = self._store.write(
+            lambda tx: _finish(tx, id_, trigger, mark_before, started_at, counts, complete=complete)
+        ).result()
+        _tell_pass(report)
+        return report
+
+    def _publish(self, tx: Tx, mark_before: int) -> Counter[str]:
+        """One unit: decide the next due rows, all of them."""
+        rows = tx.deliveries.due(tx.now, CHUNK)
+        if not rows:
+            return Counter()
+        reminders = tx.reminders.by_ids([row.reminder_id for row in rows])
+        preferences = tx.preferences.of([(row.tenant, row.channel.value, row.address_tag) for row in rows])
+        pauses = active_pauses(tx)
+        tags = _Tags(tx)
+        counts: Counter[str] = Counter()
+        moves: list[Move] = []
+        contents: list[Content] = []
+        put_off: list[tuple[Delivery, int]] = []
+        for row in rows:
+            decided = self._decide(
+                row,
+                reminders[row.reminder_id],
+                preferences.get((row.tenant, row.channel.value, row.address_tag), []),
+                pauses,
+                tags,
+                tx,
+            )
+            match decided:
+                case _PutOff(until, reason):
+                    counts["deferred"] += 1
+                    if row.course.reason == reason:
+                        put_off.append((row, until))
+                        continue
+                    course = replace(row.course, next_at=until, reason=reason)
+                    move = move_on(
+                        row,
+                        Event.DEFERRED,
+                        self._policy,
+                        tx,
+                        actor=ACTOR,
+                        course=course,
+                        details={"reason": reason, "until": until},
+                    )
+                case _End(event, reason):
+                    counts[event.value] += 1
+                    course = replace(row.course, reason=reason)
+                    move = move_on(
+                        row,
+                        event,
+                        self._policy,
+                        tx,
+                        actor=ACTOR,
+                        course=course,
+                        details={"reason": reason},
+                    )
+                case _Go(course, content, details):
+                    counts["published"] += 1
+                    counts["late"] += int(row.course.due_at < mark_before - int(self._policy.grace_s * 1e6))
+                    contents.append(content)
+                    move = move_on(
+                        row, Event.PUBLISHED, self._policy, tx, actor=ACTOR, course=course, details=details
+                    )
+            assert not isinstance(move, NotMoved), move
+            moves.append(move)
+        tx.contents.put(contents)
+        done = tx.deliveries.move(moves)
+        assert all(done), "rows read in this unit cannot have moved"
+        tx.deliveries.defer(put_off)
+        tags.save()
+        if self._policy.hints:
+            tx.hint(
+                [
+                    (move.before.id, move.standing.epoch, move.before.channel.value)
+                    for move in moves
+                    if move.event is Event.PUBLISHED
+                ]
+            )
+        return counts
+
+    def _decide(
+        self,
+        row: Delivery,
+        reminder: Reminder,
+        preferences: Sequence[Preference],
+        pauses: Pauses,
+        tags: _Tags,
+        tx: Tx,
+    ) -> _Decision:
+        policy, now = self._policy, tx.now
+        try:
+            category = policy.category(row.category)
+            account = policy.accounts[account_for(policy.routes, row.channel, row.tenant, row.category)]
+        except (ConfigError, KeyError) as error:
+            # A configuration that lost a name must lose no reminder: it waits, visibly, until the
+            # name is back or its time is over.
+            if now >= row.course.expires_at:
+                return _End(Event.EXPIRED, "past_expiry")
+            tell(telemetry.CONFIGURATION_GAP, delivery=row.key, why=type(error).__name__)
+            return _PutOff(min(now + 60 * pacing.SECOND, row.course.expires_at), "configuration")
+        verdict = decide_time(
+            now=now,
+            next_at=row.course.next_at,
+            expires_at=row.course.expires_at,
+            quiet=category.quiet,
+            zone=known_zone(reminder.zone, policy.zone(row.tenant)),
+            on_quiet=category.on_quiet.value,
+        )
+        pause = pause_of(row, pauses)
+        match verdict:
+            case Expire(reason):
+                return _End(Event.EXPIRED, reason.value)
+            case _ if pause is not None:
+                until = min(pause.until, now + PAUSE_LOOK_US, row.course.expires_at)
+                return _PutOff(until, f"paused:{pause.scope}")
+            case Defer(until):
+                return _PutOff(until, "quiet_hours")
+            case Publish():
+                pass
+        recipient = reminder.recipients[row.channel.value]
+        refused = refusal(preferences, row.category, category.no_record)
+        if refused is not None:
+            return _End(Event.SUPPRESSED, refused)
+        if not may_reach(policy, row.channel, recipient["to"]):
+            return _End(Event.SUPPRESSED, "recipient_not_allowed")
+        try:
+            return self._freeze(row, reminder, account, recipient, tags, tx)
+        except InvalidInput as error:
+            tell(telemetry.BAD_CONTENT, delivery=row.key, code=error.code)
+            return _End(Event.UNRENDERABLE, f"bad_content:{error.code}")
+
+    def _freeze(
+        self,
+        row: Delivery,
+        reminder: Reminder,
+        account: AccountPolicy,
+        recipient: Mapping[str, str],
+        tags: _Tags,
+        tx: Tx,
+    ) -> _Go:
+        compiled = self._book.get(row.tenant, reminder.template, reminder.template_version, load=from_tx(tx))
+        rendered = compiled.part(row.channel).render(
+            variables(
+                json.loads(reminder.data),
+                reminder=reminder.reminder,
+                customer=reminder.customer,
+                channel=row.channel,
+                delivery_key=row.key,
+                due_local=reminder.due_local,
+                timezone=reminder.zone or self._policy.zone(row.tenant),
+            )
+        )
+        payload = payload_of(row.channel, rendered, recipient, account)
+        digest = content_hash(payload)
+        cost = count_parts(rendered.text).parts if row.channel is Channel.SMS else 1
+        content = Content(
+            delivery_id=row.id,
+            version=row.standing.version,
+            address=recipient["to"],
+            payload=json.dumps(payload, sort_keys=True, separators=(",", ":")),
+            hash=digest,
+            template=reminder.template,
+            template_version=compiled.version,
+            frozen_at=tx.now,
+        )
+        tag = tags.next(account.name, row)
+        course = replace(row.course, next_at=tx.now, account=account.name, tag=tag, cost=cost, reason="")
+        details: dict[str, Value] = {
+            "account": account.name,
+            "template": f"{reminder.template}/{compiled.version}",
+            "payload": digest,
+            "address": row.address_tag,
+            "due": row.course.due_at,
+            "expires": row.course.expires_at,
+        }
+        return _Go(course, content, details)
+
+
+@dataclass(frozen=True, slots=True)
+class _PutOff:
+    until: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    event: Event
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Go:
+    course: Course
+    content: Content
+    details: Mapping[str, Value]
+
+
+_Decision = _PutOff | _End | _Go
+
+
+class _Tags:
+    """Places in the fair order, for the rows of one unit.
+
+    Start-time fair queuing: a flow (tenant, group, priority) gets its next place one step after its
+    last, or at the account's virtual time where it was idle; a step is shorter the higher its
+    priority. A flow that floods lines up behind itself, not before the others.
+    """
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._last: dict[str, dict[str, int]] = {}
+        self._vtime: dict[str, int] = {}
+
+    def next(self, account: str, row: Delivery) -> int:
+        flow = json.dumps([row.tenant, row.group, row.priority], separators=(",", ":"))
+        last = self._last.setdefault(account, {})
+        if flow not in last:
+            last.update(self._tx.gates.flows(account, [flow]))
+        if account not in self._vtime:
+            gate = self._tx.gates.lock(account)
+            self._vtime[account] = gate.vtime if gate is not None else 0
+        start = max(last.get(flow, 0), self._vtime[account])
+        last[flow] = start + TAG_UNIT // (1 + row.priority)
+        return last[flow]
+
+    def save(self) -> None:
+        for account, tags in self._last.items():
+            self._tx.gates.save_flows(account, tags, below=self._vtime[account])
+
+
+def payload_of(
+    channel: Channel, rendered: Rendered, recipient: Mapping[str, str], account: AccountPolicy
+) -> dict[str, str]:
+    """The parts that are frozen, hashed, and sent."""
+    sender = recipient.get("sender") or account.sender
+    if channel is Channel.SMS:
+        return {"text": rendered.text, "sender": sender}
+    return {
+        "subject": rendered.subject,
+        "text": rendered.text,
+        "html": rendered.html,
+        "sender": sender,
+        "reply_to": recipient.get("reply_to") or account.reply_to,
+    }
+
+
+def _tell_pass(report: PassReport) -> None:
+    counts = report.counts
+    tell(
+        telemetry.PASS_FINISHED,
+        run=report.id,
+        examined=report.examined,
+        published=counts.get("published", 0),
+        deferred=counts.get("deferred", 0),
+        ended=report.examined - counts.get("published", 0) - counts.get("deferred", 0),
+        late=counts.get("late", 0),
+        lag_s=max(0, report.finished_at - report.mark) / pacing.SECOND,
+        why="complete" if report.complete else "bound",
+        took_s=(report.finished_at - report.started_at) / pacing.SECOND,
+    )
+
+
+def _begin(tx: Tx, trigger: str, process: str) -> tuple[int, int, int] | None:
+    if ("scheduler", "") in active_pauses(tx):
+        return None
+    mark = int(tx.meta("mark") or 0)
+    return tx.runs.begin_pass(trigger, process, mark), mark, tx.now
+
+
+def _finish(
+    tx: Tx,
+    id_: int,
+    trigger: str,
+    mark_before: int,
+    started_at: int,
+    counts: Mapping[str, int],
+    *,
+    complete: bool,
+) -> PassReport:
+    left = tx.deliveries.due(started_at, 1)
+    before = tx.meta("mark")
+    mark = window_of(
+        None if before is None else int(before),
+        started_at,
+        oldest_pending=left[0].course.next_at if left else None,
+    ).end
+    tx.set_meta("mark", str(mark))
+    tx.runs.finish_pass(id_, mark, counts, complete=complete)
+    return PassReport(id_, trigger, dict(counts), mark_before, mark, started_at, tx.now, complete)

@@ -1,0 +1,75 @@
+"""The send: one call for one claim, started in its slot or not at all.
+
+The adapter gets its connection ready, then asks to start. Right there, with nothing between the
+answer and the first byte, everything that could have changed since the claim is judged once more: the
+slot (a late one is given up, never fired in a bunch), the deadline, the life of the key, this
+process's own lease, a stop. What was never started is released and costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from sendonce import telemetry
+from sendonce.core.outcome import Outcome, Unknown
+from sendonce.pipeline.attempt import Attempted, Claim
+from sendonce.ports.provider import Provider, TooLate
+from sendonce.telemetry import fault, tell
+
+SECOND: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What the sender asks right before the first byte. All on the store's steady clock.
+
+    steady       the clock
+    late_us      how long after its slot a start may be
+    lease_until  this process's own lease, as last renewed
+    stopping     a stop was asked for: start nothing more
+    """
+
+    steady: Callable[[], int]
+    late_us: int
+    lease_until: Callable[[], int]
+    stopping: Callable[[], bool]
+
+
+async def send(claim: Claim, provider: Provider, conditions: Conditions) -> Attempted:
+    """Make the call. Never raises but on cancellation; a bug in an adapter is an unknown outcome."""
+    started_at = 0
+
+    async def start() -> None:
+        nonlocal started_at
+        wait_us = claim.slot_at - conditions.steady()
+        if wait_us > 0:
+            await asyncio.sleep(wait_us / SECOND)
+        now = conditions.steady()
+        _check(claim, conditions, now)
+        started_at = now
+
+    outcome: Outcome
+    try:
+        outcome = await provider.send(claim.message, start=start)
+    except Exception as error:
+        # The contract says that this cannot be. Where it is, the honest answer is that nobody knows.
+        tell(telemetry.ADAPTER_BUG, delivery=claim.key, account=claim.account, **fault(error))
+        outcome = Unknown("adapter_bug", type(error).__name__)
+    return Attempted(claim, outcome, started_at, conditions.steady())
+
+
+def _check(claim: Claim, conditions: Conditions, now: int) -> None:
+    """Raise `TooLate` where the first byte must not leave any more."""
+    if conditions.stopping():
+        raise TooLate("stopping")
+    if now > claim.slot_at + conditions.late_us:
+        raise TooLate("slot_missed")
+    if now >= claim.send_deadline:
+        raise TooLate("deadline")
+    if claim.key_dies_at is not None and now >= claim.key_dies_at:
+        raise TooLate("key_dying")
+    if now >= conditions.lease_until():
+        raise TooLate("lease_lost")

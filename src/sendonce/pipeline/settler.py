@@ -1,0 +1,284 @@
+"""Settle: write down what calls returned, in groups, before anything is acknowledged.
+
+Each outcome is applied under the epoch of its claim. Where the delivery has moved on meanwhile (the
+lease ended, another worker has it), *state is fenced, evidence is not*: an acceptance proves that it
+was sent and settles whatever stands there; a failure of an old epoch is recorded and moves nothing.
+
+The gate hears about it in the same unit: a 429 closes it for everybody, a failing provider trips the
+breaker, an account error holds the account, and the first success after any of these opens it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from sendonce import telemetry
+from sendonce.core import pacing
+from sendonce.core.consent import ANY_CATEGORY, Kind
+from sendonce.core.ledger import Value
+from sendonce.core.lifecycle import SAYS_NOT_SENT, Event, NotMoved, State
+from sendonce.core.outcome import (
+    Accepted,
+    AccountError,
+    Failed,
+    NotStarted,
+    Outcome,
+    Rejected,
+    Throttled,
+    ThrottleScope,
+    Unknown,
+)
+from sendonce.core.policy import AccountPolicy, Policy
+from sendonce.core.retry import WAIT_MAX_S, wait_s
+from sendonce.pipeline.attempt import Attempted
+from sendonce.pipeline.moves import move_on, note
+from sendonce.ports.store import Course, Delivery, Tx
+from sendonce.telemetry import tell
+
+DYING_FIRST = -(2**62)
+
+
+def settle(
+    tx: Tx, attempts: Sequence[Attempted], policy: Policy, *, process: str, chance: Callable[[], float]
+) -> list[State]:
+    """Settle a group, in one unit; returns the state after each, in the order of delivery ids.
+
+    `chance` draws from [0, 1) for backoff.
+    """
+    _tell_gates(tx, attempts, chance)
+    states: list[State] = []
+    for attempt in sorted(attempts, key=lambda attempt: attempt.claim.delivery_id):
+        # Read one by one: a group may hold two outcomes of one delivery, an old epoch's and the new one's.
+        (row,) = tx.deliveries.by_ids([attempt.claim.delivery_id])
+        current = row.standing.state is State.SENDING and row.standing.epoch == attempt.claim.epoch
+        state = (
+            _settle_current(tx, row, attempt, policy, process, chance())
+            if current
+            else _settle_late(tx, row, attempt, policy, process)
+        )
+        states.append(state)
+        if isinstance(attempt.outcome, Rejected) and attempt.outcome.suppress:
+            _suppress(tx, row, attempt, attempt.outcome)
+    tx.calls.close([(a.claim.delivery_id, a.claim.epoch) for a in attempts])
+    return states
+
+
+def _tell_gates(tx: Tx, attempts: Sequence[Attempted], chance: Callable[[], float]) -> None:
+    """What the outcomes say about their accounts. Gates are locked first, in order of name."""
+    telling = [a for a in attempts if a.claim.watched or _says_something(a.outcome)]
+    for account in sorted({a.claim.account for a in telling}):
+        before = gate = tx.gates.lock(account)
+        if gate is None or before is None:
+            continue
+        for attempt in telling:
+            if attempt.claim.account == account:
+                gate = _gate_after(gate, attempt.outcome, tx.steady, chance())
+        if gate != before:
+            tx.gates.save(gate)
+            if gate.closed_until > before.closed_until:
+                _tell_closed(gate, (gate.closed_until - tx.steady) / pacing.SECOND)
+
+
+def _tell_closed(gate: pacing.Gate, wait_s: float) -> None:
+    why = gate.closed_why
+    if why.startswith("account:"):
+        tell(telemetry.ACCOUNT_HELD, account=gate.account, code=why.partition(":")[2], wait_s=wait_s)
+    elif why == "breaker":
+        tell(telemetry.BREAKER_OPENED, account=gate.account, streak=gate.streak, wait_s=wait_s)
+    else:
+        tell(telemetry.GATE_CLOSED, account=gate.account, why=why, wait_s=wait_s)
+
+
+def _says_something(outcome: Outcome) -> bool:
+    match outcome:
+        case Throttled() | AccountError() | Unknown():
+            return True
+        case Failed():
+            return True
+        case Accepted() | Rejected() | NotStarted():
+            return False
+        case _:
+            assert_never(outcome)
+
+
+def _gate_after(gate: pacing.Gate, outcome: Outcome, now: int, chance: float) -> pacing.Gate:
+    match outcome:
+        case Accepted() | Rejected():
+            # A rejection is about the recipient: the provider itself answered, so it is well.
+            return pacing.call_succeeded(gate)
+        case Throttled(scope, _, asked):
+            capped = None if asked is None else min(asked, WAIT_MAX_S)
+            return pacing.throttled(gate, scope, capped, chance=chance, now=now)
+        case AccountError(_, code):
+            return pacing.account_failed(gate, code, now=now)
+        case Failed() | Unknown():
+            return pacing.call_failed(gate, now=now)
+        case NotStarted():
+            return gate
+        case _:
+            assert_never(outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """An outcome as an event of the life cycle, with the course after it."""
+
+    event: Event
+    course: Course
+    details: Mapping[str, Value]
+    budget: bool = True
+
+
+def _settle_current(
+    tx: Tx, row: Delivery, attempt: Attempted, policy: Policy, process: str, chance: float
+) -> State:
+    account = policy.accounts[attempt.claim.account]
+    applied = _apply(tx, row, attempt.outcome, account, chance)
+    details = {**applied.details, **_timing(attempt)}
+    move = move_on(
+        row,
+        applied.event,
+        policy,
+        tx,
+        actor=f"worker:{process}",
+        course=applied.course,
+        budget=applied.budget,
+        details=details,
+    )
+    assert not isinstance(move, NotMoved), f"every outcome has its move from SENDING: {move}"
+    if move.standing.maybe and move.standing.state is State.QUEUED:
+        # Dying keys go first: the oldest first attempt before all fresh ones.
+        move = replace(move, course=replace(move.course, tag=DYING_FIRST + move.course.first_try))
+    done = tx.deliveries.move([move])
+    assert all(done), "a row locked in this unit cannot have moved"
+    if move.standing.state is State.UNCERTAIN:
+        tell(telemetry.UNCERTAIN, delivery=row.key, account=account.name, why=move.course.reason)
+    tell(
+        telemetry.OUTCOME,
+        delivery=row.key,
+        account=account.name,
+        outcome=applied.event.value,
+        attempt=row.course.attempts,
+        epoch=attempt.claim.epoch,
+        reason=move.course.reason,
+        code=str(applied.details.get("code", "")),
+    )
+    return move.standing.state
+
+
+def _apply(tx: Tx, row: Delivery, outcome: Outcome, account: AccountPolicy, chance: float) -> _Applied:
+    course, retry = row.course, account.retry
+    match outcome:
+        case Accepted(receipt, code, duplicate):
+            after = replace(course, receipt=receipt, reason="")
+            known = {"decision": "provider_knew_key"} if duplicate else {}
+            return _Applied(Event.ACCEPTED, after, {"receipt": receipt, "code": code, **known})
+        case Rejected(reason, code):
+            after = replace(course, reason=reason.value)
+            return _Applied(Event.REJECTED, after, {"reason": reason.value, "code": code})
+        case Throttled(scope, code, asked):
+            throttles = course.throttles + 1
+            # The gate waits for the account; the delivery itself waits only where it is meant alone.
+            own = wait_s(retry, throttles, asked, chance) if scope is ThrottleScope.RECIPIENT else 0.0
+            after = replace(
+                course, throttles=throttles, next_at=tx.now + _us(own), reason=f"throttled:{scope.value}"
+            )
+            details: dict[str, Value] = {
+                "reason": f"throttled:{scope.value}",
+                "code": code,
+                "retry_after_s": None if asked is None else int(min(asked, WAIT_MAX_S)),
+            }
+            return _Applied(Event.THROTTLED, after, details, budget=throttles < retry.throttles_max)
+        case AccountError(reason, code):
+            after = replace(course, next_at=tx.now, reason=f"account:{reason.value}")
+            return _Applied(Event.HELD, after, {"reason": f"account:{reason.value}", "code": code})
+        case Failed(reason, code, asked):
+            failures = course.failures + 1
+            wait = wait_s(retry, failures, asked, chance)
+            after = replace(
+                course, failures=failures, next_at=tx.now + _us(wait), reason=f"failed:{reason.value}"
+            )
+            left = failures < retry.attempts_max
+            return _Applied(Event.FAILED, after, {"reason": reason.value, "code": code}, budget=left)
+        case Unknown(evidence, code):
+            return unknown(tx, row, account, evidence, code, chance)
+        case NotStarted(why):
+            # Nothing happened: not even an attempt is counted, and the first try is still to come.
+            first = 0 if course.attempts == 1 else course.first_try
+            after = replace(course, attempts=course.attempts - 1, first_try=first, next_at=tx.now, reason="")
+            return _Applied(Event.RELEASED, after, {"reason": why})
+        case _:
+            assert_never(outcome)
+
+
+def unknown(
+    tx: Tx, row: Delivery, account: AccountPolicy, evidence: str, code: str, chance: float
+) -> _Applied:
+    """An outcome nobody knows spends the retry budget: a key does not make a broken provider well."""
+    failures = row.course.failures + 1
+    wait = wait_s(account.retry, failures, None, chance)
+    after = replace(row.course, failures=failures, next_at=tx.now + _us(wait), reason=f"unknown:{evidence}")
+    details = {"evidence": evidence, "code": code}
+    return _Applied(Event.UNKNOWN, after, details, budget=failures < account.retry.attempts_max)
+
+
+def _settle_late(tx: Tx, row: Delivery, attempt: Attempted, policy: Policy, process: str) -> State:
+    """An outcome whose claim is no longer the current one."""
+    details: dict[str, Value] = {
+        "attempt_epoch": attempt.claim.epoch,
+        "outcome": type(attempt.outcome).__name__.lower(),
+        **_timing(attempt),
+    }
+    actor = f"worker:{process}"
+    if isinstance(attempt.outcome, Accepted):
+        details["receipt"] = attempt.outcome.receipt
+        course = replace(row.course, receipt=attempt.outcome.receipt, reason="")
+        move = move_on(row, Event.PROVEN, policy, tx, actor=actor, course=course, details=details)
+        if not isinstance(move, NotMoved):
+            tx.deliveries.move([move])
+            if row.standing.state in SAYS_NOT_SENT:
+                tell(
+                    telemetry.PROVEN_ALARM,
+                    delivery=row.key,
+                    state=row.standing.state.value,
+                    account=attempt.claim.account,
+                    source="late_outcome",
+                )
+            return move.standing.state
+    tx.deliveries.note([note(row, Event.LATE_OUTCOME, actor, details)])
+    return row.standing.state
+
+
+def _suppress(tx: Tx, row: Delivery, attempt: Attempted, outcome: Rejected) -> None:
+    """The provider said that this address must not be tried again: remember it before the next claim."""
+    tx.preferences.put(
+        [
+            {
+                "tenant": row.tenant,
+                "channel": row.channel.value,
+                "address_tag": row.address_tag,
+                "category": ANY_CATEGORY,
+                "kind": Kind.SUPPRESSED.value,
+                "at": tx.now,
+                "source": "provider",
+                "evidence": f"{attempt.claim.account}: {outcome.code}",
+                "masked": "",
+                "actor": f"provider:{attempt.claim.account}",
+            }
+        ]
+    )
+
+
+def _timing(attempt: Attempted) -> dict[str, Value]:
+    if not attempt.started_at:
+        return {}
+    return {
+        "late_us": attempt.started_at - attempt.claim.slot_at,
+        "took_us": attempt.ended_at - attempt.started_at,
+    }
+
+
+def _us(seconds: float) -> int:
+    return int(seconds * pacing.SECOND)

@@ -1,0 +1,355 @@
+"""The worker: claims, sends, settles, for the accounts of a channel, in one process.
+
+One loop per account claims what may start now and hands each claim to a task of its own; outcomes
+flow into one batcher that settles them in groups. Beside them run the heartbeat, on which everything
+that this process claimed hangs, the reaper and the reconciler, which any number of processes may run
+at once.
+
+A stop is graceful within `stop_s`: nothing new is claimed, what has not started is released, open
+calls may finish, what is still open then is given up as unknown, everything is settled, and the
+process signs off. A kill leaves the same to the reaper, one lease later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from sendonce import telemetry
+from sendonce.core import pacing
+from sendonce.core.delivery import Channel
+from sendonce.core.errors import StoreUnavailable
+from sendonce.core.policy import AccountPolicy, Policy
+from sendonce.pipeline import reaper, reconciler
+from sendonce.pipeline.attempt import Attempted, Claim
+from sendonce.pipeline.claimer import Claimed, claim
+from sendonce.pipeline.sender import Conditions, send
+from sendonce.pipeline.settler import settle
+from sendonce.ports.provider import Provider
+from sendonce.ports.queue import Hint, Queue
+from sendonce.ports.store import Process, Store, Tx
+from sendonce.runtime.batcher import Batcher
+from sendonce.runtime.poller import Poller
+from sendonce.telemetry import fault, tell
+
+T = TypeVar("T")
+
+IDLE_S: Final = 0.25
+"""How often an empty queue is looked at."""
+BUSY_S: Final = 0.02
+REAP_S: Final = 1.0
+RECONCILE_S: Final = 1.0
+SETTLE_MAX: Final = 128
+LEAD_MIN_US: Final = 2_000
+LEAD_MAX_US: Final = 250_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """One worker process.
+
+    process  its id, unique for ever
+    stop_s   how long a graceful stop may take before open calls are given up
+    """
+
+    process: str
+    role: str
+    host: str
+    pid: int
+    stop_s: float = 20.0
+
+
+class Worker:
+    """Runs the accounts given. `providers` has one adapter per account name; `queues` one transport
+    per channel where hints travel outside the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        policy: Policy,
+        providers: Mapping[str, Provider],
+        settings: WorkerSettings,
+        *,
+        queues: Mapping[Channel, Queue] | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._store = store
+        self._policy = policy
+        self._providers = providers
+        self._settings = settings
+        self._queues = queues or {}
+        self._chance = chance
+        self._stopping = False
+        self._lease_until = 0
+        self._started_at = 0
+        self._sending: set[asyncio.Task[None]] = set()
+        self._settled: Batcher[Attempted] = Batcher(
+            self._settle, size_max=SETTLE_MAX, pending_max=8 * SETTLE_MAX
+        )
+        self._accounts = [_AccountLoop(self, policy.accounts[name], providers[name]) for name in providers]
+        self._pollers: list[Poller] = []
+
+    @property
+    def draining(self) -> bool:
+        return self._stopping
+
+    async def run(self) -> None:
+        """Work until `stop`; then finish what is open, within the stop bound."""
+        await self._beat()
+        steps: list[tuple[str, Callable[[], object]]] = [
+            ("heartbeat", self._beat),
+            ("reaper", self._reap),
+            ("reconciler", self._reconcile),
+            *((f"claim {loop.name}", loop.step) for loop in self._accounts),
+        ]
+        self._pollers = [Poller(name, step, on_error=_on_error) for name, step in steps]  # type: ignore[arg-type]
+        for loop, poller in zip(self._accounts, self._pollers[3:], strict=True):
+            loop.poller = poller
+        try:
+            await asyncio.gather(*(poller.run() for poller in self._pollers))
+        finally:
+            await self._sign_off()
+
+    def stop(self) -> None:
+        """Begin a graceful stop. Idempotent; safe to call from a signal handler of the loop."""
+        if not self._stopping:
+            self._stopping = True
+            asyncio.get_running_loop().create_task(self._drain(), name="drain")
+
+    async def idle(self) -> bool:
+        """Whether nothing is in flight here."""
+        return not self._sending
+
+    async def _drain(self) -> None:
+        for loop in self._accounts:
+            if loop.poller is not None:
+                loop.poller.stop()
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=self._settings.stop_s)
+        for provider in self._providers.values():
+            await provider.close()
+        if self._sending:
+            await asyncio.wait(self._sending)
+        await self._settled.drain()
+        for poller in self._pollers:
+            poller.stop()
+
+    async def _sign_off(self) -> None:
+        await self._settled.drain()
+        process = replace(self._process(self._store.steady()), stopped=True)
+        await _done(self._store.write(lambda tx: tx.processes.beat(replace(process, beat_at=tx.now))))
+        tell(telemetry.PROCESS_STOPPED, role=self._settings.role, why="asked")
+
+    # Sending
+
+    def launch(self, claims: Sequence[Claim], provider: Provider, late_us: int) -> None:
+        """Start a task for each claim."""
+        conditions = Conditions(
+            steady=self._store.steady,
+            late_us=late_us,
+            lease_until=lambda: self._lease_until,
+            stopping=lambda: self._stopping,
+        )
+        for made in claims:
+            task = asyncio.create_task(self._send(made, provider, conditions))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _send(self, made: Claim, provider: Provider, conditions: Conditions) -> None:
+        await self._settled.add(await send(made, provider, conditions))
+
+    async def _settle(self, attempts: list[Attempted]) -> None:
+        """Write outcomes until they are written: nobody else knows them. A lost lease or a reaped row
+        changes what they do, not that they are kept."""
+        wait_s = 0.05
+        while True:
+            try:
+                await _done(
+                    self._store.write(
+                        lambda tx: settle(
+                            tx, attempts, self._policy, process=self._settings.process, chance=self._chance
+                        )
+                    )
+                )
+                break
+            except StoreUnavailable as error:
+                tell(telemetry.STORE_UNAVAILABLE, stage="settle", wait_s=wait_s, **fault(error))
+                await asyncio.sleep(wait_s)
+                wait_s = min(5.0, wait_s * 2)
+            except Exception as error:
+                if len(attempts) == 1:
+                    # A poison outcome: its call stays open, and the reaper will call it unknown.
+                    tell(telemetry.SETTLE_FAILED, delivery=attempts[0].claim.key, **fault(error))
+                    return
+                half = len(attempts) // 2
+                await self._settle(attempts[:half])
+                await self._settle(attempts[half:])
+                return
+        await self._acknowledge(attempts)
+        for loop in self._accounts:
+            if loop.poller is not None and loop.waits_for_lane:
+                loop.poller.wake()
+
+    async def _acknowledge(self, attempts: Sequence[Attempted]) -> None:
+        for channel, queue in self._queues.items():
+            hints = [a.claim.hint for a in attempts if a.claim.channel is channel and a.claim.hint]
+            if hints:
+                await queue.ack(hints)
+
+    # Beside the sending
+
+    async def _beat(self) -> float:
+        asked = self._store.steady()
+        process = self._process(asked)
+        await _done(self._store.write(lambda tx: _write_beat(tx, process)))
+        self._lease_until = process.lease_until
+        return self._policy.lease_s / 3
+
+    def _process(self, steady: int) -> Process:
+        settings = self._settings
+        return Process(
+            id=settings.process,
+            role=settings.role,
+            channel=",".join(sorted({loop.account.channel.value for loop in self._accounts})),
+            host=settings.host,
+            pid=settings.pid,
+            started_at=self._started_at,
+            beat_at=0,
+            lease_until=steady + int(self._policy.lease_s * pacing.SECOND),
+            stopped=False,
+        )
+
+    async def _reap(self) -> float:
+        lost = await _done(self._store.write(lambda tx: reaper.reap(tx, self._policy, chance=self._chance)))
+        expired = await _done(self._store.write(lambda tx: reaper.expire(tx, self._policy)))
+        return 0.0 if expired >= reaper.PAGE else REAP_S if not lost else REAP_S / 2
+
+    async def _reconcile(self) -> float:
+        await _done(self._store.write(lambda tx: reconciler.apply_policy(tx, self._policy)))
+        doubts = await _done(
+            self._store.write(
+                lambda tx: reconciler.doubts(
+                    tx, self._policy, accounts=self._providers, secret=self._store.secret
+                )
+            )
+        )
+        if doubts:
+            findings = await asyncio.gather(
+                *(self._providers[doubt.account].look_up(doubt.message) for doubt in doubts)
+            )
+            found = list(zip(doubts, findings, strict=True))
+            await _done(self._store.write(lambda tx: reconciler.resolve(tx, found, self._policy)))
+        return RECONCILE_S
+
+    # For the account loops
+
+    async def claim(self, account: AccountPolicy, lead_us: int, hints: Sequence[Hint] | None) -> Claimed:
+        return await _done(
+            self._store.write(
+                lambda tx: claim(
+                    tx,
+                    account,
+                    self._policy,
+                    process=self._settings.process,
+                    secret=self._store.secret,
+                    lead_us=lead_us,
+                    hints=hints,
+                )
+            )
+        )
+
+    def steady(self) -> int:
+        return self._store.steady()
+
+    def queue_of(self, channel: Channel) -> Queue | None:
+        return self._queues.get(channel)
+
+
+class _AccountLoop:
+    """Claims for one account, as fast as its gate allows and no faster."""
+
+    def __init__(self, worker: Worker, account: AccountPolicy, provider: Provider) -> None:
+        self.name = account.name
+        self.account = account
+        self.poller: Poller | None = None
+        self.waits_for_lane = False
+        self._worker = worker
+        self._provider = provider
+        self._commits_us: deque[int] = deque(maxlen=100)
+        self._told = ""
+
+    async def step(self) -> float:
+        worker = self._worker
+        if worker.draining:
+            return IDLE_S
+        queue = worker.queue_of(self.account.channel)
+        hints = await queue.pull(64, IDLE_S) if queue is not None else None
+        if hints is not None and not hints:
+            return 0.0
+        asked = worker.steady()
+        claimed = await worker.claim(self.account, self._lead_us(), hints)
+        self._commits_us.append(worker.steady() - asked)
+        worker.launch(claimed.claims, self._provider, 2 * self.account.limits.jitter_us)
+        if queue is not None and hints is not None:
+            await self._give_back(queue, hints, claimed)
+        self.waits_for_lane = claimed.why in ("lanes", "probing")
+        self._tell(claimed)
+        return self._wait_s(claimed)
+
+    async def _give_back(self, queue: Queue, hints: Sequence[Hint], claimed: Claimed) -> None:
+        taken = {made.hint for made in claimed.claims}
+        if claimed.done:
+            await queue.ack(claimed.done)
+        left = [hint for hint in hints if hint not in taken and hint not in claimed.done]
+        if left:
+            await queue.nack(left, self._wait_s(claimed))
+
+    def _lead_us(self) -> int:
+        """The slow end of recent claims: a slot must not be late before it is handed over."""
+        if not self._commits_us:
+            return 4 * LEAD_MIN_US
+        ordered = sorted(self._commits_us)
+        slow = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+        return max(LEAD_MIN_US, min(LEAD_MAX_US, slow))
+
+    def _wait_s(self, claimed: Claimed) -> float:
+        if claimed.claims and not claimed.why:
+            return 0.0
+        if claimed.ended:
+            return 0.0
+        if claimed.why == "empty":
+            return IDLE_S
+        if claimed.why in ("lanes", "probing"):
+            return BUSY_S
+        if claimed.again_at:
+            wait = (claimed.again_at - self._worker.steady()) / pacing.SECOND
+            return min(max(wait, BUSY_S / 2), 5.0 if claimed.why != "rate" else 1.0)
+        return IDLE_S
+
+    def _tell(self, claimed: Claimed) -> None:
+        """Once per change: why nothing leaves is told when it begins, not each time it is asked."""
+        why = "" if claimed.claims or claimed.why in ("rate", "empty", "lanes") else claimed.why
+        if why != self._told:
+            self._told = why
+            tell(telemetry.GATE_CLOSED if why else telemetry.GATE_OPENED, account=self.name, why=why)
+
+
+def _write_beat(tx: Tx, process: Process) -> None:
+    tx.processes.beat(replace(process, beat_at=tx.now, started_at=process.started_at or tx.now))
+    tx.set_meta("steady_seen", str(tx.steady))
+
+
+def _on_error(name: str, error: Exception) -> None:
+    if isinstance(error, StoreUnavailable):
+        tell(telemetry.STORE_UNAVAILABLE, stage=name, **fault(error))
+    else:
+        tell(telemetry.STAGE_FAILED, stage=name, **fault(error))
+
+
+async def _done(future: Future[T]) -> T:
+    return await asyncio.wrap_future(future)

@@ -1,0 +1,414 @@
+"""What the processes tell about themselves: each decision once, as an event with a name and fields.
+
+    tell(REAPED, delivery=key, epoch=4, state="QUEUED")
+
+`EVENTS` is the catalogue, and the only place where an event or a field can come from. Logs render it, to
+stderr, as text for people or JSON for machines; the ledger, not the log, is the record.
+
+No personal data gets into a log. Three fences, since one would be a habit and not a promise:
+
+1. a field passes only if its event lists it; what was dropped is named (`dropped`), never shown;
+2. what passes is a number, a switch or a short line; anything else is shown as the name of its type;
+3. what looks like an address or a telephone number inside a line is masked.
+
+Exceptions are told by type and place (`fault`), never by message: those quote what they choked on. What
+other libraries log is told the same way. Telling never raises and is nearly free below the level; until
+`configure` is called nothing is told at all, so a program that uses sendonce as a library stays quiet.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Final, TextIO
+
+import structlog
+
+DEBUG: Final = logging.DEBUG
+INFO: Final = logging.INFO
+WARNING: Final = logging.WARNING
+ERROR: Final = logging.ERROR
+LEVELS: Final[Mapping[str, int]] = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}
+FORMATS: Final = ("text", "json")
+TEXT_LENGTH_MAX: Final = 200
+
+_OFF: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One kind of thing that can be told: its name, what it means, how grave it is, which fields it has."""
+
+    name: str
+    meaning: str
+    level: int
+    fields: tuple[str, ...]
+
+
+def configure(level: str, format: str, *, process: str = "", stream: TextIO | None = None) -> None:  # noqa: A002
+    """Begin to tell, from `level` on. `process` ("worker-2") stands in every line; `stream` is stderr.
+
+    Raises `ValueError` for an unknown level or format.
+    """
+    if level not in LEVELS or format not in FORMATS:
+        raise ValueError(
+            f"{level!r}, {format!r} must be one of {', '.join(LEVELS)} and of {', '.join(FORMATS)}"
+        )
+    out = stream if stream is not None else sys.stderr
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer()
+        if format == "json"
+        else structlog.dev.ConsoleRenderer(colors=out.isatty(), pad_event_to=20, sort_keys=False)
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            only_known,
+            _Process(process),
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(file=out),
+        cache_logger_on_first_use=False,
+    )
+    _told.threshold = LEVELS[level]
+    logging.basicConfig(handlers=[_Libraries()], level=max(WARNING, LEVELS[level]), force=True)
+
+
+def silence() -> None:
+    """Tell nothing any more, as before `configure`."""
+    _told.threshold = _OFF
+
+
+def tells(event: Event) -> bool:
+    """Whether `event` would be told: ask before working out fields that cost something."""
+    return event.level >= _told.threshold
+
+
+def tell(event: Event, **fields: object) -> None:
+    """Tell one event. Never raises: a full disk under the log must not stop a send."""
+    if event.level < _told.threshold:
+        return
+    with suppress(Exception):
+        structlog.get_logger().log(event.level, event.name, **fields)
+
+
+def fault(error: BaseException) -> dict[str, str]:
+    """The fields `error` and `at` of an exception: its type, and where in the code it was raised.
+
+    Its message is left out on purpose: it may quote an address, a body, a row.
+    """
+    trace, at = error.__traceback__, ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        at = f"{PurePath(code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return {"error": type(error).__name__, "at": at}
+
+
+def only_known(_: object, __: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The processor that keeps personal data out; see the fences in the module text."""
+    event = EVENTS.get(str(told.get("event")))
+    if event is None:
+        return {"event": "unknown_event", "level": told.get("level", "error")}
+    kept: dict[str, Any] = {"event": event.name, "level": told.get("level", "info")}
+    kept.update({name: _clean(told[name]) for name in event.fields if name in told})
+    dropped = sorted(told.keys() - kept.keys())
+    if dropped:
+        kept["dropped"] = [_clean(name) for name in dropped]
+    return kept
+
+
+# The catalogue. Fields mean the same everywhere; `FIELDS` says what.
+
+PROCESS_STARTED: Final = Event(
+    "process_started", "A process is ready for work.", INFO, ("role", "version", "pid")
+)
+PROCESS_STOPPED: Final = Event(
+    "process_stopped", "A process has finished or released what it held.", INFO, ("role", "why", "took_s")
+)
+STAGE_FAILED: Final = Event(
+    "stage_failed",
+    "A bug: a stage raised. It goes on after `wait_s`.",
+    ERROR,
+    ("stage", "error", "at", "wait_s"),
+)
+LIBRARY_WARNED: Final = Event(
+    "library_warned", "A library logged a warning or an error.", WARNING, ("library", "error", "at")
+)
+
+IMPORT_FINISHED: Final = Event(
+    "import_finished",
+    "A file or a call was taken in.",
+    INFO,
+    (
+        "tenant",
+        "import_id",
+        "rows",
+        "accepted",
+        "unchanged",
+        "revised",
+        "conflicting",
+        "invalid",
+        "cancelled",
+        "took_s",
+    ),
+)
+
+PASS_FINISHED: Final = Event(
+    "pass_finished",
+    "A scheduler pass is over.",
+    INFO,
+    ("run", "examined", "published", "deferred", "ended", "late", "lag_s", "why", "took_s"),
+)
+PASS_GAP: Final = Event("pass_gap", "No pass ran for a while before this one.", WARNING, ("run", "gap_s"))
+DELIVERY_PUBLISHED: Final = Event(
+    "delivery_published",
+    "A due delivery was frozen and queued.",
+    DEBUG,
+    ("delivery", "tenant", "channel", "account", "late_s"),
+)
+DELIVERY_DEFERRED: Final = Event(
+    "delivery_deferred", "A due delivery waits: quiet hours, a pause.", DEBUG, ("delivery", "why", "wait_s")
+)
+DELIVERY_ENDED: Final = Event(
+    "delivery_ended", "A delivery reached its end.", DEBUG, ("delivery", "channel", "state", "why")
+)
+BACKLOG_OLD: Final = Event(
+    "backlog_old",
+    "The oldest due delivery passed `alert_after`.",
+    ERROR,
+    ("channel", "account", "age_s", "due"),
+)
+
+CLAIMED: Final = Event(
+    "claimed", "A worker took deliveries to send.", DEBUG, ("account", "count", "open_calls", "why", "took_s")
+)
+SLOT_MISSED: Final = Event(
+    "slot_missed",
+    "A call could not start in its slot and was given back.",
+    DEBUG,
+    ("delivery", "account", "late_s"),
+)
+OUTCOME: Final = Event(
+    "outcome",
+    "A provider call ended.",
+    DEBUG,
+    ("delivery", "account", "attempt", "epoch", "outcome", "reason", "code", "wait_s", "took_s"),
+)
+SETTLED: Final = Event("settled", "Outcomes were written.", DEBUG, ("account", "count", "took_s"))
+DUPLICATE_OBSERVED: Final = Event(
+    "duplicate_observed",
+    "A hint came for a delivery that is finished; nothing was sent.",
+    INFO,
+    ("delivery", "state", "source"),
+)
+UNCERTAIN: Final = Event(
+    "uncertain",
+    "Nobody can tell whether a delivery was sent.",
+    WARNING,
+    ("delivery", "account", "policy", "why"),
+)
+PROVEN_ALARM: Final = Event(
+    "proven_alarm",
+    "Evidence shows a send where the state said that nothing was sent.",
+    ERROR,
+    ("delivery", "account", "state", "source"),
+)
+REAPED: Final = Event(
+    "reaped",
+    "A claim ran out: its process is gone or stuck.",
+    WARNING,
+    ("delivery", "account", "epoch", "state", "role"),
+)
+RECONCILED: Final = Event(
+    "reconciled",
+    "A provider was asked whether it has a send.",
+    INFO,
+    ("delivery", "account", "finding", "state", "took_s"),
+)
+
+GATE_CLOSED: Final = Event(
+    "gate_closed",
+    "An account is to wait, mostly after a 429.",
+    WARNING,
+    ("account", "scope", "why", "code", "wait_s"),
+)
+GATE_OPENED: Final = Event("gate_opened", "An account may send again.", INFO, ("account", "why"))
+ACCOUNT_HELD: Final = Event(
+    "account_held",
+    "The account itself is at fault: credentials, sender, credit. Nothing is spent; mend it.",
+    ERROR,
+    ("account", "reason", "code", "wait_s"),
+)
+BREAKER_OPENED: Final = Event(
+    "breaker_opened",
+    "The provider fails call after call and gets a rest.",
+    ERROR,
+    ("account", "streak", "wait_s"),
+)
+LIMITS_CHANGED: Final = Event(
+    "limits_changed", "An account has new limits.", INFO, ("account", "limits", "lanes", "source")
+)
+PAUSED: Final = Event(
+    "paused", "Somebody paused an account, a channel or a group.", INFO, ("scope", "target", "wait_s")
+)
+RESUMED: Final = Event("resumed", "A pause ended.", INFO, ("scope", "target", "why"))
+REDRIVEN: Final = Event(
+    "redriven", "Dead or rejected deliveries were queued again.", INFO, ("count", "refused")
+)
+RESOLVED: Final = Event("resolved", "Somebody decided an uncertain delivery.", INFO, ("delivery", "state"))
+
+STORE_UNAVAILABLE: Final = Event(
+    "store_unavailable",
+    "The store is locked, full or unreachable. Nothing was half done; it is tried again.",
+    ERROR,
+    ("stage", "error", "at", "wait_s"),
+)
+CONFIGURATION_GAP: Final = Event(
+    "configuration_gap",
+    "A due delivery needs a category or an account that the configuration lost; it waits.",
+    ERROR,
+    ("delivery", "why"),
+)
+BAD_CONTENT: Final = Event(
+    "bad_content",
+    "A due delivery cannot be rendered and was rejected.",
+    WARNING,
+    ("delivery", "code"),
+)
+ADAPTER_BUG: Final = Event(
+    "adapter_bug",
+    "A bug: an adapter raised. Nobody knows whether the call arrived.",
+    ERROR,
+    ("delivery", "account", "error", "at"),
+)
+SETTLE_FAILED: Final = Event(
+    "settle_failed",
+    "A bug: one outcome cannot be written; the reaper will call it unknown.",
+    ERROR,
+    ("delivery", "error", "at"),
+)
+STORE_BACK: Final = Event("store_back", "The store answers again.", INFO, ("took_s",))
+STORE_HELD: Final = Event(
+    "store_held",
+    "The store may have lost commits (a restore, a failover): nothing is claimed until it is released.",
+    ERROR,
+    ("why",),
+)
+
+EVENTS: Final[Mapping[str, Event]] = {
+    event.name: event for event in list(globals().values()) if isinstance(event, Event)
+}
+
+FIELDS: Final[Mapping[str, str]] = {
+    "accepted": "rows that made a new reminder",
+    "account": "the provider account's name",
+    "age_s": "how long ago it was due",
+    "at": "file and line of the code",
+    "attempt": "which call of this delivery, from 1",
+    "cancelled": "reminders that the file no longer lists",
+    "channel": "`email` or `sms`",
+    "code": "the provider's own code",
+    "conflicting": "rows whose key is taken by another content",
+    "count": "how many deliveries",
+    "deferred": "deliveries put off",
+    "delivery": "the delivery key, `reminder:customer:channel`",
+    "due": "deliveries that are due and waiting",
+    "ended": "deliveries that expired or were cancelled or suppressed",
+    "epoch": "which claim of this delivery",
+    "error": "the type of the exception, never its message",
+    "examined": "rows looked at",
+    "finding": "what the provider said to a look-up",
+    "gap_s": "how long no pass ran",
+    "import_id": "the import, which is a group",
+    "invalid": "rows that were refused; the import's report says why",
+    "lag_s": "how far the high-water mark is behind the clock",
+    "lanes": "calls that may be open at once",
+    "late": "publications later than the grace time",
+    "late_s": "how much later than planned",
+    "library": "the name of the library's logger",
+    "limits": "the limits as text",
+    "open_calls": "calls that are open now",
+    "outcome": "what the call returned, as `core.outcome` names it",
+    "pid": "the process id",
+    "policy": "the uncertain policy that applies",
+    "published": "deliveries queued",
+    "reason": "why it was refused, in one word",
+    "refused": "deliveries that could not be, with a reason in the answer",
+    "revised": "rows that changed a reminder",
+    "role": "what the process does: worker, scheduler, ...",
+    "rows": "rows read",
+    "run": "the number of the pass",
+    "scope": "whom it is about",
+    "source": "where it came from",
+    "stage": "the part of the pipeline",
+    "state": "the delivery's state now",
+    "streak": "failures in a row",
+    "target": "the name of what was paused or resumed",
+    "tenant": "whose data it is",
+    "took_s": "how long it took",
+    "unchanged": "rows that were known already",
+    "version": "the version of sendonce",
+    "wait_s": "how long until the next try",
+    "why": "a coded reason",
+}
+"""What each field means. Besides, every line has `timestamp`, `level`, `event`, `process`."""
+
+
+# Keeping lines clean
+
+
+def _clean(value: object) -> object:
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case str():
+            # `str()` first: an enumeration is shown as its word.
+            line = _UNPRINTABLE.sub("?", str(value)[:TEXT_LENGTH_MAX])
+            if "@" in line:
+                line = _ADDRESS.sub("<address>", line)
+            return _NUMBER.sub("<number>", line) if "+" in line else line
+        case _:
+            return f"<{type(value).__name__}>"
+
+
+# A line end would forge a second line, an escape sequence would write on the operator's terminal.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_ADDRESS = re.compile(r"[^\s:;,<>\"'()=]+@[^\s:;,<>\"'()=]+")
+_NUMBER = re.compile(r"\+\d[\d ()./-]{5,}\d")
+
+
+@dataclass(slots=True)
+class _Told:
+    threshold: int = _OFF
+
+
+_told = _Told()
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """Adds who tells it, after the fences: it is ours."""
+
+    name: str
+
+    def __call__(self, _: object, __: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if self.name:
+            told["process"] = self.name
+        return told
+
+
+class _Libraries(logging.Handler):
+    """What libraries log, told without their text."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        kind = fault(error)["error"] if error is not None else ""
+        tell(LIBRARY_WARNED, library=record.name, at=f"{record.filename}:{record.lineno}", error=kind)
