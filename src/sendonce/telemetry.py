@@ -381,7 +381,7 @@ def _clean(value: object) -> object:
 
 # A line end would forge a second line, an escape sequence would write on the operator's terminal.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_ADDRESS = re.compile(r"[^\s:;,<>\"'()=]+@[^\s:;,<>\"'()=]+")
+_ADDRESS = re.compile(r"[^\s:<>]+@[^\s:<>]+")
 _NUMBER = re.compile(r"\+\d[\d ()./-]{5,}\d")
 
 

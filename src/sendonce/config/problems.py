@@ -15,7 +15,10 @@ class ConfigErrors(ConfigError):
     """Everything that is wrong, one problem a line. `problems` are those lines."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
+        # A key may hold a line end or an escape sequence; a problem is one line all the same.
+        self.problems = tuple(
+            "".join(letter if letter.isprintable() else "?" for letter in problem) for problem in problems
+        )
         super().__init__("\n".join(self.problems))
 
 
