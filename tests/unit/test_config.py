@@ -43,6 +43,8 @@ from sendonce.core.promise import Promise, ProviderClass
 from sendonce.core.retry import RetryPolicy
 from sendonce.core.routing import account_for
 from sendonce.ports.secret import Secret
+from sendonce.providers.smtp import SmtpSettings
+from sendonce.providers.twilio import TwilioSettings
 
 FILE = Path("/etc/sendonce/sendonce.toml")
 DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -642,8 +644,8 @@ def test_a_secret_is_read_from_the_environment_or_a_file(tmp_path: Path) -> None
         (
             "hunter2",
             (
-                "account.mail] password must not stand in this file: put the value into an environment variable "
-                'or a file of its own, and write "env:ACCOUNT_MAIL_PASSWORD" or "file:PATH" here'
+                "account.mail] password must not stand in this file: put the value into an environment "
+                'variable or a file of its own, and write "env:ACCOUNT_MAIL_PASSWORD" or "file:PATH" here'
             ),
         ),
         (["hunter2"], "account.mail] password must not stand in this file"),
@@ -773,6 +775,8 @@ class Adapter:
     def __post_init__(self) -> None:
         if self.port == 13:
             raise InvalidInput("port 13 is the time of day: write 587", field="port")
+        if self.timeout_s == 13:
+            raise InvalidInput("must not be 13s", field="timeout_s")
         if self.port == 14:
             raise ValueError("no")
 
@@ -827,6 +831,7 @@ def test_a_table_becomes_a_dataclass() -> None:
         ({"host": "h", "port": True}, "account.mail] port = true must be a whole number"),
         ({"host": "h", "port": 70_000}, "account.mail] port = 70000 must be at most 65535"),
         ({"host": "h", "port": 13}, "account.mail] port is refused: port 13 is the time of day: write 587"),
+        ({"host": "h", "timeout": "13s"}, "account.mail] timeout must not be 13s"),
         ({"host": "h", "port": 14}, "account.mail] is refused: no"),
         (
             {"host": "h", "timeout": 30},
@@ -912,9 +917,16 @@ def test_the_template_is_a_configuration() -> None:
     assert set(settings.channels) == {Channel.EMAIL, Channel.SMS}
     assert settings.recipients.allow, "a new file writes to nobody but its owner"
     assert not settings.recipients.allows("customer@example.org")
-    secrets = {name: value for each in settings.accounts.values() for name, value in each.options.items()}
-    assert secrets["password"] == "env:SMTP_PASSWORD"
-    assert secrets["auth_token"] == "env:TWILIO_AUTH_TOKEN"
+
+
+def test_the_template_fits_its_adapters() -> None:
+    settings = read(
+        template_text(), SMTP_PASSWORD="pw", TWILIO_ACCOUNT_SID=f"AC{'0' * 32}", TWILIO_AUTH_TOKEN="token"
+    )
+    mail, text = settings.accounts["mail"], settings.accounts["text"]
+    assert (mail.provider, text.provider) == ("smtp", "twilio")
+    assert bind(SmtpSettings, mail.options, mail.place).password.reveal() == "pw"
+    assert bind(TwilioSettings, text.options, text.place).auth_token.reveal() == "token"
 
 
 def test_the_template_explains_each_setting_that_must_be_written() -> None:
@@ -954,7 +966,12 @@ def test_every_variable_is_documented() -> None:
 
 
 def test_an_adapter_documents_itself_the_same_way() -> None:
-    host = document(Adapter, "account.*")[0]
+    shown = document(Adapter, "account.*")
+    host = shown[0]
+    defaults = {each.key: each.default for each in shown}
+    assert defaults["timeout"] == "30s"
+    assert defaults["verify"] == "true"
+    assert defaults["secrets"] == defaults["auth"] == defaults["codes"] == "not set"
     assert (host.key, host.type, host.default, host.meaning) == (
         "host",
         "text",

@@ -201,7 +201,10 @@ def _made(cls: type[T], values: Mapping[str, object], place: Place) -> T:
     try:
         return cls(**values)
     except InvalidInput as error:
-        raise ConfigErrors([place.say(error.field.removesuffix("_s"), f"is refused: {error}")]) from None
+        name = next((key.name for key in keys_of(cls) if key.field == error.field), error.field)
+        message = str(error)
+        sentence = message if name and message.startswith(_VERBS) else f"is refused: {message}"
+        raise ConfigErrors([place.say(name, sentence)]) from None
     except (ConfigError, ValueError) as error:
         raise ConfigErrors([place.say("", f"is refused: {error}")]) from None
 
@@ -212,7 +215,7 @@ def _missing(key: Key, unknown: dict[str, object]) -> str:
     if near:
         del unknown[near[0]]
         return f"is missing, but {near[0]} is there: rename it to {key.name}"
-    return f"is missing: {key.missing or f'write a {key.kind.label}'}"
+    return f"is missing: {key.missing or key.meaning or f'write a {key.kind.label}'}"
 
 
 def _written(key: Key, table: Mapping[str, object]) -> str:

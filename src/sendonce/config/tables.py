@@ -21,6 +21,7 @@ from sendonce.core.duration import write_duration
 from sendonce.core.pacing import Limit
 from sendonce.core.policy import OnQuiet, UncertainPolicy
 from sendonce.core.retry import RetryPolicy
+from sendonce.ports.secret import Secret
 
 PASS_TIME_MAX_S: Final = 900.0
 """No pass is longer, whatever is configured: outside crons kill long calls."""
@@ -357,7 +358,7 @@ def _default(key: Key) -> str:
     value = key.default
     if value is REQUIRED:
         return "required"
-    if value is None or value == () or value == "" or value == {}:
+    if value is None or value in ((), "", {}, Secret("")):
         return "not set"
     if key.kind.is_duration and isinstance(value, float):
         return write_duration(value)
