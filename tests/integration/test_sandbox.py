@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from email.utils import parsedate_to_datetime
@@ -38,9 +39,12 @@ from hypothesis import strategies as st
 from sendonce.core.errors import ConfigError, InvalidInput
 from sendonce.testing.sandbox import (
     ChannelRules,
+    EventRules,
+    Refusal,
     Sandbox,
     SandboxClient,
     SandboxSettings,
+    Trigger,
     read_settings,
     sandbox_in_process,
     sandbox_in_thread,
@@ -49,6 +53,8 @@ from sendonce.testing.sandbox import (
 from sendonce.testing.sandbox.door import most_in_window
 from sendonce.testing.sandbox.events import standard_signature, twilio_signature
 from sendonce.testing.sandbox.settings import merge_rules, to_json
+from sendonce.testing.sandbox.shapes import REFUSALS
+from sendonce.testing.sandbox.smtp_server import REPLIES
 
 SID = "AC00000000000000000000000000000001"
 NUMBER = "+15551234567"
@@ -1181,3 +1187,20 @@ def test_merging_what_the_rules_say_changes_nothing(limit: int, share: float, lo
     )
     assert merge_rules(rules, to_json(rules), channel="sms") == rules
     assert merge_rules(rules, {}, channel="sms") == rules
+
+
+# --- the page that documents it
+
+
+def test_every_setting_and_code_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    settings = {f.name for kind in (SandboxSettings, ChannelRules) for f in fields(kind)}
+    told = {*settings, *(f"events.{f.name}" for f in fields(EventRules)), *(f.name for f in fields(Trigger))}
+    missing = sorted(name for name in told if f"`{name}`" not in page and f"`{name}:" not in page)
+    assert missing == []
+    for refusal in Refusal:
+        generic, code, _ = REFUSALS[refusal]
+        [row] = [line for line in page.splitlines() if line.startswith(f"| `{refusal}` |")]
+        assert generic in row
+        assert str(code) in row
+        assert REPLIES[refusal][:9] in row

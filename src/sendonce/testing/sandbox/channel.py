@@ -82,7 +82,6 @@ class Verdict(NamedTuple):
     answer: Answer
     delay_s: float = 0.0
     receipt: str = ""
-    replayed: bool = False
     rule: RecipientRule | None = None
 
 
@@ -154,7 +153,8 @@ class Channel:
         if call.refusal is None:
             call.admit()
             self.admitted_open += 1
-            self._rate.append(at)
+            if self.rules.rate_limit:
+                self._rate.append(at)
             if self.rules.quota_limit:
                 self._quota.append(at)
         return call
@@ -173,7 +173,7 @@ class Channel:
         if self.refuses_sender(request.sender):
             return Verdict(Answer.REFUSED, latency_s)
         if not request.key or self.rules.idempotency is Idempotency.IGNORED:
-            return self._accept(request, latency_s)
+            return self._accept(request, latency_s, self._pick(self.rules.effect_delay_s))
         return self._accept_once(request, latency_s)
 
     def strikes(self, fault: str) -> bool:
@@ -236,7 +236,8 @@ class Channel:
     def reset(self, *, rules: bool) -> None:
         """Forget counts, effects, keys and windows; with `rules`, also what was changed since the start.
 
-        Open calls stay open and chance starts from its seed again; receipts go on, never repeated.
+        Open calls stay open, and an effect still on its way counts when it comes. Chance starts from its
+        seed again; receipts go on and never repeat.
         """
         self.rules = self._first_rules if rules else self.current_rules()
         self.door = Door(self.name, self._marker, in_flight=self.door.in_flight)
@@ -267,9 +268,9 @@ class Channel:
         rules = self.rules
         if not authorized or rules.refuse_credentials:
             return Answer.UNAUTHORIZED
-        if _full(self._rate, rules.rate_limit, rules.rate_interval_s, at):
+        if rules.rate_limit and _full(self._rate, rules.rate_limit, rules.rate_interval_s, at):
             return Answer.THROTTLED_RATE
-        if _full(self._quota, rules.quota_limit, rules.quota_interval_s, at):
+        if rules.quota_limit and _full(self._quota, rules.quota_limit, rules.quota_interval_s, at):
             return Answer.THROTTLED_QUOTA
         if 0 < rules.concurrency_limit <= self.admitted_open:
             return Answer.THROTTLED_CONCURRENCY
@@ -288,16 +289,13 @@ class Channel:
                 return Verdict(Answer.KEY_IN_FLIGHT)
             self.door.replays += 1
             return self._answered(Answer.REPLAYED, known.receipt, latency_s)
-        key = _Key(request.fingerprint, first_used_at=now)
-        self._keys[request.key] = key
-        verdict = self._accept(request, latency_s, key)
-        key.receipt = verdict.receipt
+        delay_s = self._pick(self.rules.effect_delay_s)
+        verdict = self._accept(request, latency_s, delay_s)
+        busy_until = now + round(max(latency_s, delay_s) * 1_000_000)
+        self._keys[request.key] = _Key(request.fingerprint, now, busy_until, verdict.receipt)
         return verdict
 
-    def _accept(self, request: Request, latency_s: float, key: _Key | None = None) -> Verdict:
-        delay_s = self._pick(self.rules.effect_delay_s)
-        if key is not None:
-            key.busy_until = key.first_used_at + round(max(latency_s, delay_s) * 1_000_000)
+    def _accept(self, request: Request, latency_s: float, delay_s: float) -> Verdict:
         receipts = [request.receipt(self._next_number()) for _ in request.recipients]
         if delay_s > 0:
             self._later(delay_s, lambda: self._take(request, receipts))
@@ -306,11 +304,10 @@ class Channel:
         return self._answered(Answer.ACCEPTED, receipts[0], latency_s)
 
     def _answered(self, answer: Answer, receipt: str, latency_s: float) -> Verdict:
-        replayed = answer is Answer.REPLAYED
         for state, fault in self._after:
             if state.strikes():
-                return Verdict(fault, latency_s, receipt, replayed)
-        return Verdict(answer, latency_s, receipt, replayed)
+                return Verdict(fault, latency_s, receipt)
+        return Verdict(answer, latency_s, receipt)
 
     def _take(self, request: Request, receipts: list[str]) -> None:
         now, marker = self.now(), self.door.marker_in(request.contents)
@@ -321,7 +318,7 @@ class Channel:
                 marker=marker,
                 to=to,
                 sender=request.sender,
-                text=request.contents[0],
+                text=request.contents[0] if request.account else "",
                 reference=request.reference,
                 key=request.key,
                 receipt=receipt,
@@ -344,16 +341,13 @@ class Channel:
             del self._keys[name]
 
 
-class _Key:
-    """An idempotency key in use: what it was first used for, and until when that call is under way."""
+class _Key(NamedTuple):
+    """An idempotency key: what it was first used for, and until when that call is under way."""
 
-    __slots__ = ("busy_until", "fingerprint", "first_used_at", "receipt")
-
-    def __init__(self, fingerprint: int, *, first_used_at: int) -> None:
-        self.fingerprint = fingerprint
-        self.first_used_at = first_used_at
-        self.busy_until = first_used_at
-        self.receipt = ""
+    fingerprint: int
+    first_used_at: int
+    busy_until: int
+    receipt: str
 
 
 class _TriggerState:
@@ -389,7 +383,7 @@ def _full(starts: deque[int], limit: int, interval_s: float, at: int) -> bool:
     oldest = at - round(interval_s * 1_000_000)
     while starts and starts[0] <= oldest:
         starts.popleft()
-    return 0 < limit <= len(starts)
+    return len(starts) >= limit
 
 
 @lru_cache(maxsize=256)

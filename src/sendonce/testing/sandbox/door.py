@@ -95,10 +95,7 @@ class Door:
         self._ended = array("q")  # 0 while open
         self._admitted = bytearray()
         self._answers: list[Answer | None] = []
-        self._by_marker: dict[str, list[Effect]] = {}
-        self._by_reference: dict[str, list[Effect]] = {}
-        self._by_recipient: dict[str, list[Effect]] = {}
-        self._by_receipt: dict[str, Effect] = {}
+        self._index = _Index()
         self._open = in_flight
         self._most_open = in_flight
 
@@ -142,24 +139,23 @@ class Door:
     def take(self, effect: Effect) -> None:
         """The message took effect."""
         self.effects.append(effect)
-        self._by_receipt[effect.receipt] = effect
-        self._by_recipient.setdefault(effect.to, []).append(effect)
-        if effect.marker:
-            self._by_marker.setdefault(effect.marker, []).append(effect)
-        if effect.reference:
-            self._by_reference.setdefault(effect.reference, []).append(effect)
 
     def with_marker(self, marker: str) -> list[Effect]:
-        return self._by_marker.get(marker, [])
+        return self._indexed().by_marker.get(marker, [])
 
     def with_reference(self, reference: str) -> list[Effect]:
-        return self._by_reference.get(reference, [])
+        return self._indexed().by_reference.get(reference, [])
 
     def with_recipient(self, to: str) -> list[Effect]:
-        return self._by_recipient.get(to, [])
+        return self._indexed().by_recipient.get(to, [])
 
     def with_receipt(self, receipt: str) -> Effect | None:
-        return self._by_receipt.get(receipt)
+        return self._indexed().by_receipt.get(receipt)
+
+    def _indexed(self) -> _Index:
+        # Only when somebody asks: a bench sends a million and asks once.
+        self._index.catch_up(self.effects)
+        return self._index
 
     def arrivals(self) -> Iterator[dict[str, Any]]:
         """Each call in order of its start; `ended_at` and `answer` are null while it is open."""
@@ -179,16 +175,17 @@ class Door:
         for answer in self._answers:
             if answer is not None:
                 answers[answer] += 1
-        marked = sum(map(len, self._by_marker.values()))
-        twice = [marker for marker, effects in self._by_marker.items() if len(effects) > 1]
+        by_marker = self._indexed().by_marker
+        marked = sum(map(len, by_marker.values()))
+        twice = [marker for marker, effects in by_marker.items() if len(effects) > 1]
         admitted = array("q", (at for at, yes in zip(self._started, self._admitted, strict=True) if yes))
         width = round(interval_s * 1_000_000)
         return {
             "calls": len(self._answers),
             "effects": len(self.effects),
-            "markers": len(self._by_marker),
+            "markers": len(by_marker),
             "unmarked": len(self.effects) - marked,
-            "duplicates": marked - len(self._by_marker),
+            "duplicates": marked - len(by_marker),
             "duplicate_markers": twice[:NAMED_DUPLICATES_MAX],
             "throttled": sum(answers[answer] for answer in THROTTLED),
             "lost_responses": sum(answers[answer] for answer in LOST_RESPONSES),
@@ -207,6 +204,28 @@ class Door:
             "first_at": self._started[0] if self._started else None,
             "last_at": self._started[-1] if self._started else None,
         }
+
+
+class _Index:
+    """The effects by what they are asked for; follows the list when it is told to."""
+
+    def __init__(self) -> None:
+        self.by_marker: dict[str, list[Effect]] = {}
+        self.by_reference: dict[str, list[Effect]] = {}
+        self.by_recipient: dict[str, list[Effect]] = {}
+        self.by_receipt: dict[str, Effect] = {}
+        self._seen = 0
+
+    def catch_up(self, effects: list[Effect]) -> None:
+        for number in range(self._seen, len(effects)):
+            effect = effects[number]
+            self.by_receipt[effect.receipt] = effect
+            self.by_recipient.setdefault(effect.to, []).append(effect)
+            if effect.marker:
+                self.by_marker.setdefault(effect.marker, []).append(effect)
+            if effect.reference:
+                self.by_reference.setdefault(effect.reference, []).append(effect)
+        self._seen = len(effects)
 
 
 def most_in_window(times: Sequence[int], width: int) -> int:

@@ -57,6 +57,7 @@ class EventPoster:
         self._posted: list[Posted] = []
         self._number = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
         self._room = asyncio.Semaphore(POSTS_AT_ONCE_MAX)
 
     @property
@@ -86,7 +87,8 @@ class EventPoster:
                 self._later(channel.event_delay_s(), partial(self._start, event, effect))
 
     async def stop(self) -> None:
-        """Give up what is under way."""
+        """Give up what is under way, and post nothing more."""
+        self._stopped = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -103,6 +105,8 @@ class EventPoster:
         return Posted(self._now(), self._number, kind, url, effect.channel, effect.receipt, effect.marker)
 
     def _start(self, event: Posted, effect: Effect) -> None:
+        if self._stopped:
+            return
         posted = Posted(self._now(), *[getattr(event, name) for name in Posted.__slots__[1:]])
         self._posted.append(posted)
         task = asyncio.get_running_loop().create_task(self._post(posted, effect))

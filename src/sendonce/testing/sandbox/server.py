@@ -104,7 +104,7 @@ class Sandbox:
             marker=self.settings.marker,
             now=self.now,
             later=asyncio.get_running_loop().call_later,
-            next_number=lambda: next(numbers),
+            next_number=numbers.__next__,
             took=took,
         )
 

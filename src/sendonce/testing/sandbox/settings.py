@@ -136,7 +136,8 @@ class EventRules:
 class ChannelRules:
     """How one channel of the provider behaves. A limit of 0 means none.
 
-    Limits, judged when a call starts; "admitted" calls are those that pass:
+    Limits, judged when a call starts; "admitted" calls are those that pass. A window begins to fill
+    when its limit is set:
     rate_limit, rate_interval_s     admitted starts in any sliding window of the interval
     quota_limit, quota_interval_s   the same for a longer interval, with its own answer
     concurrency_limit               admitted calls open at once
