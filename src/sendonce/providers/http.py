@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, assert_never
 from urllib.parse import quote, urlencode
 
@@ -103,9 +102,9 @@ class HttpSettings:
 
     url: str = field(metadata={"meaning": "Where to send; after the host it may hold `{{ send_key }}`."})
     method: Literal["POST", "PUT", "PATCH"] = field(default="POST", metadata={"meaning": "HTTP method."})
-    headers: Mapping[str, str] = field(default=MappingProxyType({}), metadata={"meaning": "More headers."})
+    headers: Mapping[str, str] = field(default_factory=dict, metadata={"meaning": "More headers."})
     secret_headers: Mapping[str, Secret] = field(
-        default=MappingProxyType({}), metadata={"meaning": "Headers that hold credentials."}
+        default_factory=dict, metadata={"meaning": "Headers that hold credentials."}
     )
     bearer: Secret = field(
         default_factory=lambda: Secret(""), metadata={"meaning": "Token for `Authorization: Bearer`."}
@@ -118,7 +117,7 @@ class HttpSettings:
         default="", metadata={"meaning": 'JSON template: `{"to": "{{ to }}", "text": "{{ text }}"}`.'}
     )
     body_form: Mapping[str, str] = field(
-        default=MappingProxyType({}), metadata={"meaning": "Form fields and their templates."}
+        default_factory=dict, metadata={"meaning": "Form fields and their templates."}
     )
     key_header: str = field(default="", metadata={"meaning": "Header of the idempotency key."})
     key_field: str = field(default="", metadata={"meaning": "Path or form field of the idempotency key."})

@@ -30,7 +30,6 @@ import ipaddress
 import re
 import socket
 import ssl
-import struct
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -57,7 +56,8 @@ from sendonce.core.outcome import (
 from sendonce.ports.provider import EmailContent, Message, Promise, ProviderClass, Start, TooLate
 from sendonce.ports.secret import Secret
 from sendonce.providers.mime import build_email
-from sendonce.runtime.http_client import tls_context
+from sendonce.runtime import sockets
+from sendonce.runtime.sockets import Watch, tls_context
 
 
 class Security(StrEnum):
@@ -252,7 +252,7 @@ class SmtpProvider:
             phase = Phase.TEXT
             await session.write_text(letter.text, deadline)
             session.check_open()
-            phase = Phase.DOT  # no turn of the loop lies between the check and the dot
+            phase = Phase.DOT  # nothing is awaited between the check and the dot
             reply = await session.command(b".", loop.time() + self._settings.reply_timeout_s)
         except _Lost as lost:
             session.abort(lost.why)
@@ -476,6 +476,7 @@ class _Session(asyncio.Protocol):
         if tls := transport.get_extra_info("ssl_object"):
             self.tls_version = tls.version() or ""
         self.lost = ""
+        self._watch = Watch(transport)
         self.written = False
         self.messages = 0
         self.needs_reset = False
@@ -507,6 +508,9 @@ class _Session(asyncio.Protocol):
             await self._wait(self._room, deadline)
 
     def check_open(self) -> None:
+        """Raises `_Lost` when the server has left or has spoken unasked, by the kernel's view too."""
+        if not self.lost and not self._watch.quiet():
+            self.lost = "closed"
         if self.lost:
             raise _Lost(self.lost)
 
@@ -540,11 +544,7 @@ class _Session(asyncio.Protocol):
     def abort(self, why: str) -> None:
         """Reset the socket now; whoever waits gets `_Lost(why)`."""
         self._lose(why)
-        with contextlib.suppress(OSError):
-            self._transport.get_extra_info("socket").setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-            )
-        self._transport.abort()
+        sockets.abort(self._transport)
 
     # asyncio.Protocol
 

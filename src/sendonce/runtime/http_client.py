@@ -24,12 +24,9 @@ on them: a connection that dies under a request costs an unknown outcome, a new 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-import select
 import socket
 import ssl
-import struct
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,6 +36,8 @@ from urllib.parse import urlsplit
 import httptools
 
 from sendonce.core.errors import ConfigError
+from sendonce.runtime import sockets
+from sendonce.runtime.sockets import Watch, tls_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +278,8 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_answer", "_body", "_body_bytes_left", "_bytes_seen", "_client", "_close_delimited", "_complete",
         "_deadline", "_header_bytes_left", "_headers", "_holds_slot", "_keep_alive", "_limits", "_loop",
-        "_parser", "_plain", "_poller", "_pool", "_reusable", "_status", "_timer", "_timer_at",
-        "_transport", "_why_lost", "idle_until", "usable",
+        "_parser", "_plain", "_pool", "_reusable", "_status", "_timer", "_timer_at",
+        "_transport", "_watch", "_why_lost", "idle_until", "usable",
     )  # fmt: skip
 
     def __init__(self, client: HttpClient, pool: _Pool, limits: Limits) -> None:
@@ -289,7 +288,7 @@ class Connection(asyncio.Protocol):
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._poller: select.poll | None = None
+        self._watch: Watch | None = None
         self._plain = pool.origin.scheme == "http"
         self._parser = httptools.HttpResponseParser(self)
         self._answer: asyncio.Future[Response | MaybeSent] | None = None
@@ -348,11 +347,7 @@ class Connection(asyncio.Protocol):
         self.usable = False
         self._settle(MaybeSent(why))
         if self._transport is not None:
-            with contextlib.suppress(OSError):  # closed already, or reset by the peer
-                self._transport.get_extra_info("socket").setsockopt(
-                    socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO
-                )
-            self._transport.abort()
+            sockets.abort(self._transport)
 
     def drop(self) -> None:
         """Close a connection that carries nothing any more."""
@@ -374,7 +369,7 @@ class Connection(asyncio.Protocol):
 
         Asks the kernel too, so that an end of stream which the loop has not seen yet is found.
         """
-        return self.usable and self._poller is not None and not self._poller.poll(0)
+        return self.usable and self._watch is not None and self._watch.quiet()
 
     # asyncio.Protocol
 
@@ -383,12 +378,7 @@ class Connection(asyncio.Protocol):
         if not self._holds_slot:
             self._transport.abort()
             return
-        self._poller = select.poll()
-        # Over TLS, readable may mean a session ticket; the end of the stream is still told apart.
-        self._poller.register(
-            transport.get_extra_info("socket").fileno(),
-            (select.POLLIN | _POLLRDHUP) if self._plain else _POLLRDHUP,
-        )
+        self._watch = Watch(transport)
         self.usable = True
         self._client.opened(self)
 
@@ -423,7 +413,7 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._poller = None
+        self._watch = None
         self._pool.forget(self)
         self._free_slot()
         self._client.lost(self)
@@ -595,21 +585,6 @@ class _Pool:
             self._waiting.popleft().set_result(False)
 
 
-def tls_context(ca_file: str | None) -> ssl.SSLContext:
-    """A client context: TLS 1.2 or later, host names checked, `ca_file` trusted beside the system's.
-
-    Raises `ConfigError` where the file cannot be read.
-    """
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if ca_file:
-        try:
-            context.load_verify_locations(cafile=ca_file)
-        except OSError as error:
-            raise ConfigError(f"ca_file {ca_file!r} cannot be read as PEM certificates: {error}") from None
-    return context
-
-
 def _frames_the_body(name: str, value: str) -> bool:
     """RFC 9112 6.3: without one of these, only the end of the stream ends the body."""
     return name == "content-length" or (name == "transfer-encoding" and "chunked" in value.lower())
@@ -657,8 +632,6 @@ class _BadResponse(Exception):
 
 _NEVER = float("inf")
 _READ_BYTES = 256 * 1024  # one read of the loop may bring the body along with the headers
-_POLLRDHUP: int = getattr(select, "POLLRDHUP", 0)  # Linux only; elsewhere the loop's own view must do
-_LINGER_ZERO = struct.pack("ii", 1, 0)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _VISIBLE = re.compile(r"[!-~]*", re.ASCII)
 _TARGET = re.compile(r"/[!-~]*", re.ASCII)
