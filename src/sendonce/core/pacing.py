@@ -83,7 +83,7 @@ class GateLimits:
     limits: tuple[Limit, ...]
     lanes: int
     headroom: float = 0.0
-    jitter_us: int = 5_000
+    jitter_us: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,9 @@ class Promise:
     arrival_max_s   the longest time after the end of a call in which its request may still take
                     effect at the provider; class L waits it out before it believes "absent"
     index_lag_s     how long an accepted message may be missing from the look-up; class L
+    held_s          how long a call of a process that is gone may still occupy the provider; None: as
+                    long as a call may take. A killed process's sockets are closed by its kernel at once,
+                    so adapters with long time-outs say less
     lookup          whether `look_up` answers at all (a class K account may have it besides)
     echo            events carry our signed delivery id back
     """
@@ -48,6 +51,7 @@ class Promise:
     key_margin_s: float = 60.0
     arrival_max_s: float = 60.0
     index_lag_s: float = 0.0
+    held_s: float | None = None
     lookup: bool = False
     echo: bool = False
 

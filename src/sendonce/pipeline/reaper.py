@@ -5,7 +5,7 @@ has lost its lease. What is true of such a delivery is that it may have been sen
 provider's class it is retried under its key, looked up, or called uncertain.
 
 Its lane is another matter. The provider may still be working on the call, so the lane of a gone
-process is free only a send time-out after its lease; a living process frees its own.
+process is free only some time after its lease; a living process frees its own.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def reap(tx: Tx, policy: Policy, *, chance: Callable[[], float]) -> int:
                 state=move.standing.state.value,
                 role=evidence,
             )
-        if lost.gone and tx.steady >= lost.gone_since + int(account.promise.timeout_s * pacing.SECOND):
+        held_s = account.promise.timeout_s if account.promise.held_s is None else account.promise.held_s
+        if lost.gone and tx.steady >= lost.gone_since + int(held_s * pacing.SECOND):
             freed.append((call.delivery_id, call.epoch))
     tx.calls.close(freed)
     return moved

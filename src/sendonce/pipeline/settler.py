@@ -36,6 +36,7 @@ from sendonce.pipeline.attempt import Attempted
 from sendonce.pipeline.moves import move_on, note
 from sendonce.ports.store import Course, Delivery, Tx
 from sendonce.telemetry import tell
+from sendonce.withdrawal import withdraw_refused
 
 DYING_FIRST = -(2**62)
 
@@ -60,7 +61,7 @@ def settle(
         )
         states.append(state)
         if isinstance(attempt.outcome, Rejected) and attempt.outcome.suppress:
-            _suppress(tx, row, attempt, attempt.outcome)
+            _suppress(tx, row, attempt, attempt.outcome, policy)
     tx.calls.close([(a.claim.delivery_id, a.claim.epoch) for a in attempts])
     return states
 
@@ -251,8 +252,10 @@ def _settle_late(tx: Tx, row: Delivery, attempt: Attempted, policy: Policy, proc
     return row.standing.state
 
 
-def _suppress(tx: Tx, row: Delivery, attempt: Attempted, outcome: Rejected) -> None:
-    """The provider said that this address must not be tried again: remember it before the next claim."""
+def _suppress(tx: Tx, row: Delivery, attempt: Attempted, outcome: Rejected, policy: Policy) -> None:
+    """The provider said that this address must not be tried again: remember it, and take back what else
+    was planned for it, in the same unit."""
+    actor = f"provider:{attempt.claim.account}"
     tx.preferences.put(
         [
             {
@@ -265,10 +268,12 @@ def _suppress(tx: Tx, row: Delivery, attempt: Attempted, outcome: Rejected) -> N
                 "source": "provider",
                 "evidence": f"{attempt.claim.account}: {outcome.code}",
                 "masked": "",
-                "actor": f"provider:{attempt.claim.account}",
+                "actor": actor,
             }
         ]
     )
+    address = (row.tenant, row.channel.value, row.address_tag)
+    withdraw_refused(tx, [address], policy=policy, actor=actor)
 
 
 def _timing(attempt: Attempted) -> dict[str, Value]:

@@ -1,0 +1,194 @@
+"""The only place that names concrete classes: settings in, a running program out.
+
+An `App` is one process's view of one configuration: the store, the policy, the adapters. The command
+line, the API and the tests put their work together from it, and nothing else knows which store or
+which provider there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
+from typing import Final
+
+from sendonce.config import AccountSettings, Settings, StoreKind, bind, did_you_mean
+from sendonce.core.delivery import Channel
+from sendonce.core.errors import ConfigError
+from sendonce.core.pacing import GateLimits
+from sendonce.core.policy import Policy
+from sendonce.pipeline.scheduler import Scheduler
+from sendonce.pipeline.worker import Worker, WorkerSettings
+from sendonce.ports.clock import Clock
+from sendonce.ports.provider import Provider
+from sendonce.ports.queue import Queue
+from sendonce.ports.store import Store, Tx
+from sendonce.providers.console import ConsoleProvider, ConsoleSettings
+from sendonce.providers.file import FileProvider, FileSettings
+from sendonce.providers.http import HttpProvider, HttpSettings
+from sendonce.providers.smtp import SmtpProvider, SmtpSettings
+from sendonce.providers.twilio import TwilioProvider, TwilioSettings
+from sendonce.runtime.clock import SystemClock
+from sendonce.runtime.poller import Poller
+from sendonce.store.sqlite import open_store
+from sendonce.template_book import TemplateBook, from_store
+
+PROVIDERS: Final = {
+    "smtp": SmtpSettings,
+    "twilio": TwilioSettings,
+    "http": HttpSettings,
+    "console": ConsoleSettings,
+    "file": FileSettings,
+}
+"""Every provider by the word that `provider =` takes, and the settings that it reads."""
+
+
+class App:
+    """One configuration, opened. Close it; or use it as a context manager.
+
+    Raises, when made: `ConfigError` for a provider's own keys, `StoreError` when the store is first
+    used.
+    """
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.process: Final = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._providers = {name: make_provider(account) for name, account in settings.accounts.items()}
+        self.policy: Policy = settings.policy(
+            {name: provider.promise for name, provider in self._providers.items()}
+        )
+
+    @cached_property
+    def store(self) -> Store:
+        """The store, opened, migrated, its gates seeded from the configuration."""
+        url = self.settings.store_url
+        if url.kind is not StoreKind.SQLITE:
+            raise ConfigError(
+                f"{url} is not supported yet: this version stores in SQLite; write sqlite:///sendonce.db"
+            )
+        store = open_store(str(url), self.clock)
+        limits = {name: account.limits for name, account in self.policy.accounts.items()}
+        store.write(lambda tx: _seed(tx, limits)).result()
+        return store
+
+    @cached_property
+    def book(self) -> TemplateBook:
+        return TemplateBook(from_store(self.store))
+
+    def provider(self, account: str) -> Provider:
+        """The adapter of an account. Raises `ConfigError` for a name that is not configured."""
+        if account not in self._providers:
+            raise ConfigError(
+                f"account {account!r} is not configured: {did_you_mean(account, self._providers)}; "
+                f"see [account.*] in {self.settings.path}"
+            )
+        return self._providers[account]
+
+    def scheduler(self) -> Scheduler:
+        return Scheduler(self.store, self.policy, self.book, process=self.process)
+
+    def worker(
+        self,
+        *,
+        role: str = "worker",
+        channels: Collection[Channel] = tuple(Channel),
+        stop_s: float = 20.0,
+        queues: Mapping[Channel, Queue] | None = None,
+    ) -> Worker:
+        """A worker for the accounts of these channels. Call it on the loop that will run it."""
+        names = [name for name, account in self.policy.accounts.items() if account.channel in channels]
+        if not names:
+            wanted = ", ".join(sorted(channel.value for channel in channels))
+            raise ConfigError(f"no account for {wanted}: add an [account.NAME] with that channel")
+        return Worker(
+            self.store,
+            self.policy,
+            {name: self.provider(name) for name in names},
+            WorkerSettings(self.process, role, socket.gethostname(), os.getpid(), stop_s),
+            queues=queues,
+        )
+
+    async def run(
+        self,
+        *,
+        work: bool,
+        schedule: bool,
+        stopping: asyncio.Event,
+        role: str,
+        channels: Collection[Channel] = tuple(Channel),
+        stop_s: float = 20.0,
+        on_error: Callable[[str, Exception], None],
+    ) -> None:
+        """Be a worker, a scheduler or both, until `stopping` is set; then end gracefully.
+
+        Passes run on a thread of their own, so that a long one never holds up the senders.
+        """
+        tasks: list[asyncio.Task[None]] = []
+        stops: list[Callable[[], None]] = []
+        if work:
+            worker = self.worker(role=role, channels=channels, stop_s=stop_s)
+            tasks.append(asyncio.create_task(worker.run(), name="worker"))
+            stops.append(worker.stop)
+        if schedule:
+            scheduler = self.scheduler()
+
+            async def one_pass() -> float:
+                report = await asyncio.to_thread(scheduler.run, trigger="timer", stopping=stopping.is_set)
+                more = report is not None and not report.complete
+                return 0.0 if more else self.settings.pass_every_s
+
+            timer = Poller("scheduler", one_pass, on_error=on_error)
+            tasks.append(asyncio.create_task(timer.run(), name="scheduler"))
+            stops.append(timer.stop)
+        stopper = asyncio.create_task(stopping.wait(), name="stopping")
+        await asyncio.wait({stopper, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for stop in stops:
+            stop()
+        stopper.cancel()
+        await asyncio.gather(*tasks)
+        for provider in self._providers.values():
+            await provider.close()
+
+    def close(self) -> None:
+        """Close the store. Idempotent."""
+        if "store" in self.__dict__:
+            self.store.close()
+
+    def __enter__(self) -> App:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def make_provider(account: AccountSettings) -> Provider:
+    """The adapter that an account names, from its own keys.
+
+    Nothing is opened yet; it belongs to the event loop that first uses it. Raises `ConfigError`.
+    """
+    options, place = account.options, account.place
+    match account.provider:
+        case "smtp":
+            return SmtpProvider(bind(SmtpSettings, options, place))
+        case "twilio":
+            return TwilioProvider(bind(TwilioSettings, options, place))
+        case "http":
+            return HttpProvider(bind(HttpSettings, options, place))
+        case "console":
+            return ConsoleProvider(bind(ConsoleSettings, options, place))
+        case "file":
+            return FileProvider(bind(FileSettings, options, place))
+        case other:
+            raise ConfigError(
+                f"[account.{account.name}] provider = {other!r} is not known: "
+                f"{did_you_mean(other, PROVIDERS)}"
+            )
+
+
+def _seed(tx: Tx, limits: Mapping[str, GateLimits]) -> None:
+    for name in sorted(limits):
+        tx.gates.seed(name, limits[name])

@@ -1,0 +1,55 @@
+"""The relay: carries hints from the outbox to a queue transport, after commit.
+
+Publication leaves an outbox row in its own transaction; the relay publishes in batches and takes the
+rows out only when the transport has confirmed. Killed in between, it publishes them again: a doubled
+hint costs a look. The sweep hints again whatever has been ready for a while, so that a lost hint costs
+latency and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from sendonce.core import pacing
+from sendonce.core.delivery import Channel
+from sendonce.ports.queue import Hint, Queue
+from sendonce.ports.store import Delivery, Store, Tx
+
+BATCH: Final = 100
+SWEEP_AFTER_US: Final = 15 * pacing.SECOND
+
+
+async def relay(store: Store, queues: Mapping[Channel, Queue]) -> int:
+    """Publish one batch; how many rows it took out. Raises `StoreUnavailable` where a transport is
+    away, and then the rows stay."""
+    hints = store.read(_page)
+    for channel, queue in queues.items():
+        mine = [hint for hint in hints if hint.channel == channel.value]
+        if mine:
+            await queue.publish(mine)
+    done = [(hint.delivery_id, hint.epoch) for hint in hints if Channel(hint.channel) in queues]
+    if done:
+        store.write(lambda tx: tx.hinted(done)).result()
+    return len(done)
+
+
+def sweep(tx: Tx, account: str) -> int:
+    """One unit: put the account's ready rows into the outbox again that wait for longer than they should."""
+    tx.deliveries.wake(account, tx.now)
+    late: list[Delivery] = []
+    for retries in (True, False):
+        rows = tx.deliveries.ready(account, retries=retries, limit=BATCH)
+        late += [row for row in rows if row.course.next_at <= tx.now - SWEEP_AFTER_US]
+    tx.hint([(row.id, row.standing.epoch, row.channel.value) for row in late])
+    return len(late)
+
+
+def _page(tx: Tx) -> list[Hint]:
+    rows = tx.hints(BATCH)
+    found = {row.id: row for row in tx.deliveries.by_ids([id_ for id_, _, _ in rows])}
+    return [
+        Hint(id_, found[id_].key, epoch, found[id_].standing.version, channel)
+        for id_, epoch, channel in rows
+        if id_ in found
+    ]
