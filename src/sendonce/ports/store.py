@@ -294,6 +294,11 @@ class Deliveries(Protocol):
         """
         ...
 
+    def unpause(self, scope: str, name: str, accounts: Sequence[str], until: int, limit: int) -> int:
+        """Look at once at up to `limit` rows each that a pause of this channel or group put off to an
+        instant up to `until`: scheduled ones, and queued ones of these accounts. How many; 0: no more."""
+        ...
+
     def note(self, notes: Sequence[Move]) -> list[bool]:
         """Append an entry that moves nothing; `standing` and `course` are as before."""
         ...

@@ -132,6 +132,20 @@ class SqlDeliveries:
             ({"id": d.id, "next_at": next_at, "from_seq": d.seq} for d, next_at in deferrals),
         )
 
+    def unpause(self, scope: str, name: str, accounts: Sequence[str], until: int, limit: int) -> int:
+        parameters: dict[str, int | str] = {
+            "scope": scope,
+            "reason": f"paused:{scope}",
+            "name": name,
+            "now": self._now,
+            "until": until,
+            "limit": limit,
+        }
+        woken = self._session.run("delivery_unpause_scheduled", parameters)
+        for account in accounts:
+            woken += self._session.run("delivery_unpause_queued", {**parameters, "account": account})
+        return woken
+
     def _move(self, move: Move) -> bool:
         before, standing, course = move.before, move.standing, move.course
         seq, body, head = self._entry(move)

@@ -104,6 +104,22 @@ WHERE id = :id AND state = :from_state AND epoch = :from_epoch AND seq = :from_s
 -- name: delivery_defer
 UPDATE delivery SET next_at = :next_at WHERE id = :id AND seq = :from_seq AND ready <= 0;
 
+-- A pause is over: what it put off, at most an hour ahead, is looked at now. No entry: the claim or the
+-- publication that follows is the news.
+-- name: delivery_unpause_scheduled
+UPDATE delivery SET next_at = :now WHERE id IN (
+    SELECT id FROM delivery
+    WHERE pending = 1 AND next_at > :now AND next_at <= :until AND reason = :reason
+      AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name
+    ORDER BY next_at, id LIMIT :limit);
+
+-- name: delivery_unpause_queued
+UPDATE delivery SET next_at = :now WHERE id IN (
+    SELECT id FROM delivery
+    WHERE account = :account AND ready < 0 AND next_at > :now AND next_at <= :until AND reason = :reason
+      AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name
+    ORDER BY next_at LIMIT :limit);
+
 -- name: delivery_note
 UPDATE delivery SET seq = :seq, head = :head WHERE id = :id AND seq = :from_seq;
 
