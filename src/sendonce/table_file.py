@@ -309,12 +309,18 @@ class _Layout:
 
 
 def _unreadable(error: csv.Error, from_line: int, to_line: int) -> str:
-    if to_line > from_line:
-        return (
-            f"a quote opened in line {from_line} of the file is not closed properly ({error} in line "
-            f"{to_line}): none of these lines was read; close it, and write a quote inside a cell twice"
-        )
-    return f"the row cannot be read ({error}): a quote inside a quoted cell is written twice"
+    said = str(error)
+    lines = f"line {from_line}" if to_line <= from_line else f"lines {from_line} to {to_line}"
+    if "unexpected end" in said or to_line > from_line:
+        why = f"a quote opened in line {from_line} of the file is not closed"
+        fix = "close it, and write a quote inside a cell twice"
+    elif "new-line" in said:
+        why, fix = "a carriage return stands inside a cell", "put the cell in quotes"
+    elif "field larger" in said:
+        why, fix = f"a cell has more than {csv.field_size_limit()} characters", "shorten it"
+    else:
+        why, fix = "a quote stands inside a quoted cell", "write it twice"
+    return f"{why}: {fix}; nothing of {lines} was read"
 
 
 # JSON lines.

@@ -22,7 +22,7 @@ from sendonce.core.consent import NoRecord, refusal
 from sendonce.core.errors import InvalidInput, StoreUnavailable
 from sendonce.core.lifecycle import Ending, Event, Facts, Moved, State, step
 from sendonce.core.policy import Policy
-from sendonce.core.promise import facts
+from sendonce.core.promise import facts, settles_at
 from sendonce.ports.store import Delivery, Move, Tx
 
 TRIES: Final = 5
@@ -86,7 +86,7 @@ def withdraw(
         ]
         answers |= {answer.delivery_id: answer for _, (answer, _) in decided}
         moves = [
-            _move(delivery, moved, event, actor, reasons)
+            _move(tx, delivery, moved, event, policy, actor, _reason(reasons, delivery))
             for delivery, (_, moved) in decided
             if moved is not None
         ]
@@ -171,6 +171,10 @@ def check_reason(text: str) -> str:
     return reason
 
 
+def _reason(reasons: Mapping[int, str] | str, delivery: Delivery) -> str:
+    return reasons if isinstance(reasons, str) else reasons[delivery.id]
+
+
 _WORDS: Final = {State.CANCELLED: Word.CANCELLED, State.SUPPRESSED: Word.SUPPRESSED}
 _ENDED_WORDS: Final = {**_WORDS, State.ACCEPTED: Word.ALREADY_SENT}
 
@@ -180,14 +184,20 @@ def _answer(delivery: Delivery, word: Word, state: State, *, changed: bool) -> A
 
 
 def _move(
-    delivery: Delivery, moved: Moved, event: Event, actor: str, reasons: Mapping[int, str] | str
+    tx: Tx, delivery: Delivery, moved: Moved, event: Event, policy: Policy, actor: str, reason: str
 ) -> Move:
-    reason = reasons if isinstance(reasons, str) else reasons[delivery.id]
-    return Move(
-        before=delivery,
-        event=event,
-        standing=moved.standing,
-        course=replace(delivery.course, reason=reason),
-        actor=actor,
-        details={"reason": reason},
-    )
+    course = replace(delivery.course, reason=reason)
+    match moved.standing.state:
+        case State.RECONCILING if delivery.standing.state is not State.RECONCILING:
+            course = replace(course, next_at=_believable_at(tx, delivery, policy))
+        case State.UNCERTAIN if delivery.standing.state is not State.UNCERTAIN:
+            course = replace(course, next_at=tx.now)
+        case _:
+            pass
+    return Move(delivery, event, moved.standing, course, actor, {"reason": reason})
+
+
+def _believable_at(tx: Tx, delivery: Delivery, policy: Policy) -> int:
+    """From when (calendar) the provider's "absent" counts."""
+    promise = policy.accounts[delivery.course.account].promise
+    return tx.now + max(0, settles_at(promise, delivery.course.last_try, policy.lease_s) - tx.steady)

@@ -36,6 +36,9 @@ UNIT_MAX: Final = 100
 UNDONE: Final = "import_undone"
 """The coded reason of deliveries that were cancelled because their import was undone."""
 
+NOT_LISTED: Final = "not_listed"
+"""The coded reason of deliveries that were cancelled because their source no longer listed them."""
+
 CHANNEL_REMOVED: Final = "channel_removed"
 
 AGAIN_MAX: Final = 100
@@ -188,7 +191,7 @@ def _meet(
     actor: str,
 ) -> Result:
     fields = () if old.spec_hash == new.reminder.spec_hash else differences(old, new.reminder)
-    undone = {delivery.channel for delivery in deliveries if _was_undone(delivery)}
+    undone = {delivery.channel for delivery in deliveries if _may_come_back(delivery, old, new.reminder)}
     if not fields and not undone:
         cancelled = any(delivery.standing.state is State.CANCELLED for delivery in deliveries)
         why = "it was cancelled and stays so: to send it after all, give it another id" if cancelled else ""
@@ -206,8 +209,12 @@ def _meet(
     return Result(Verdict.REVISED if kept else Verdict.ACCEPTED, old.id, _keys(new), fields)
 
 
-def _was_undone(delivery: Delivery) -> bool:
-    return delivery.standing.state is State.CANCELLED and delivery.course.reason == UNDONE
+def _may_come_back(delivery: Delivery, old: Reminder, new: Reminder) -> bool:
+    """Cancelled by a file and not by a person: a file brings it back, in the second case its own source."""
+    if delivery.standing.state is not State.CANCELLED:
+        return False
+    reason = delivery.course.reason
+    return reason == UNDONE or (reason == NOT_LISTED and new.source == old.source != "")
 
 
 @dataclass(frozen=True, slots=True)
