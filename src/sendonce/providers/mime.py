@@ -5,7 +5,7 @@ moment of publication, Message-ID and the boundary come from the send key, and t
 are our own. They are, since the standard library folds some long headers into something else: a
 decoded subject must be the subject that went in.
 
-All output is 7-bit, with CRLF, and no line is longer than 78 characters (an address excepted), well
+All output is 7-bit, with CRLF, and no line is longer than 80 characters (a long address excepted), well
 below the 998 of RFC 5322 2.1.1. Line breaks and other control characters in a subject or a name
 become one blank, so that no text can add a header. Sources: RFC 5322, 2045 to 2047, 3834.
 """
@@ -34,7 +34,7 @@ def build_email(message: Message, content: EmailContent) -> bytes:
         ("To", message.to),
         *([("Reply-To", _mailbox(content.reply_to))] if content.reply_to else []),
         ("Subject", content.subject),
-        ("Message-ID", f"<{message.send_key}@{sender.rpartition('@')[2]}>"),
+        ("Message-ID", f"<{message.send_key[:40]}@{sender.rpartition('@')[2]}>"),
         ("X-Sendonce-Key", message.send_key),
         ("Auto-Submitted", "auto-generated"),  # RFC 3834: asks robots not to answer
         ("MIME-Version", "1.0"),
@@ -94,13 +94,25 @@ def _mailbox(text: str) -> str:
     name = one_line(name)
     if not name:
         return address
-    if _needs_no_encoding(name) and len(name) <= _PLAIN_NAME_MAX:
-        phrase = name if _ATOMS.fullmatch(name) else '"' + re.sub(r'(["\\])', r"\\\1", name) + '"'
+    if not _needs_no_encoding(name):
+        phrase = _FOLD.join(_encoded_words(name, len("Reply-To: ")))
+    elif _ATOMS.fullmatch(name) and len(name) <= _PLAIN_NAME_MAX:
+        phrase = name
     else:
-        phrase = "\r\n ".join(_encoded_words(name, len("Reply-To: ")))
+        phrase = _quoted(name)
     last_line = phrase.rpartition("\n")[2]
     fits = len("Reply-To: ") + len(last_line) + len(address) + 3 <= _LINE_MAX
     return f"{phrase}{' ' if fits else _FOLD}<{address}>"
+
+
+def _quoted(name: str) -> str:
+    """A quoted string, folded at blanks; these come back when it is unfolded."""
+    lines = [""]
+    for piece in re.findall(r" *[^ ]+", re.sub(r'(["\\])', r"\\\1", name)):
+        if lines[-1] and len(lines[-1]) + len(piece) > _PLAIN_NAME_MAX:
+            lines.append("")
+        lines[-1] += piece
+    return '"' + "\r\n".join(lines) + '"'
 
 
 def _encoded_words(text: str, first_column: int) -> list[str]:
