@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from sendonce.core.consent import NoRecord
 from sendonce.core.delivery import Channel
@@ -117,16 +119,23 @@ class WayIn:
     def reminder(self, id_: int) -> Reminder:
         return self.store.read(lambda tx: tx.reminders.by_ids([id_]))[id_]
 
-    def lead(self, key: str, *events: Event, account: str = "", facts: Facts | None = None) -> None:
-        """Move a delivery along the table, as the stages would."""
+    def lead(
+        self,
+        key: str,
+        *events: Event,
+        account: str = "",
+        facts: Facts | None = None,
+        course: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Move a delivery along the table, as the stages would; `course` is what changes in it."""
 
         def unit(tx: Tx) -> None:
             for event in events:
                 (before,) = tx.deliveries.by_keys([("default", key)])
                 moved = step(before.standing, event, facts or Facts())
                 assert isinstance(moved, Moved), moved
-                course = replace(before.course, account=account or before.course.account)
-                assert tx.deliveries.move([Move(before, event, moved.standing, course, "test")]) == [True]
+                after = replace(before.course, account=account or before.course.account, **(course or {}))
+                assert tx.deliveries.move([Move(before, event, moved.standing, after, "test")]) == [True]
 
         self.store.write(unit).result()
 
@@ -134,9 +143,9 @@ class WayIn:
         return self.deliveries()[key].seq
 
 
-def asked(reminder: str = "r-1", **fields: object) -> Asked:
+def asked(reminder: str = "r-1", **fields: Any) -> Asked:
     """A valid request, with other fields where given."""
-    given: dict[str, object] = {
+    given: dict[str, Any] = {
         "customer": "c-1",
         "due": "2026-02-01T09:00",
         "template": "pay",
@@ -144,4 +153,4 @@ def asked(reminder: str = "r-1", **fields: object) -> Asked:
         "data": {"name": "Ann"},
         **fields,
     }
-    return Asked(reminder, **given)  # type: ignore[arg-type]
+    return Asked(reminder, **given)

@@ -316,18 +316,28 @@ def differences(old: Reminder, new: Reminder) -> tuple[str, ...]:
             ("category", old.category, new.category),
             ("group", old.group, new.group),
             ("priority", old.priority, new.priority),
-            ("expires", old.expires_at - old.due_at, new.expires_at - new.due_at),
             ("channels", set(old.recipients), set(new.recipients)),
         )
         if before != after
     ]
     for channel in Channel:
         if channel in old.recipients and channel in new.recipients:
-            found += _recipient_differences(channel, old.recipients[channel], new.recipients[channel])
+            before, after = old.recipients[channel], new.recipients[channel]
+            found += _recipient_differences(channel, before, after)
+            if int(before["expires_at"]) - old.due_at != int(after["expires_at"]) - new.due_at:
+                found.append("expires")
     if old.data != new.data:
-        before, after = json.loads(old.data), json.loads(new.data)
-        found += [f"data.{name}" for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+        found += _data_differences(json.loads(old.data), json.loads(new.data))
     return tuple(dict.fromkeys(found))
+
+
+def _data_differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    names = sorted({*old, *new})
+    return [
+        f"data.{name}"
+        for name in names
+        if name not in old or name not in new or canonical(old[name]) != canonical(new[name])
+    ]
 
 
 def _recipient_differences(channel: Channel, old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
