@@ -20,7 +20,7 @@ from sendonce.core.delivery import Channel
 from sendonce.core.errors import ConfigError
 from sendonce.core.pacing import GateLimits
 from sendonce.core.policy import Policy
-from sendonce.pipeline.scheduler import Scheduler
+from sendonce.pipeline.scheduler import TIMER, Scheduler
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.ports.clock import Clock
 from sendonce.ports.provider import Provider
@@ -137,7 +137,7 @@ class App:
             scheduler = self.scheduler()
 
             async def one_pass() -> float:
-                report = await asyncio.to_thread(scheduler.run, trigger="timer", stopping=stopping.is_set)
+                report = await asyncio.to_thread(scheduler.run, trigger=TIMER, stopping=stopping.is_set)
                 more = report is not None and not report.complete
                 return 0.0 if more else self.settings.pass_every_s
 

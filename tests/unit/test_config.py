@@ -93,12 +93,12 @@ def test_the_least_file_gives_the_documented_defaults() -> None:
     settings = read(SMALL)
     assert settings.store_url.path == "/etc/sendonce/sendonce.db"
     assert (settings.phone_region, settings.late_ok_s) == (None, 86_400.0)
-    assert (settings.lease_s, settings.pass_every_s, settings.grace_s) == (30.0, 5.0, 60.0)
+    assert (settings.lease_s, settings.pass_every_s, settings.grace_s) == (30.0, 1.0, 60.0)
     assert (settings.pass_rows_max, settings.pass_time_max_s) == (50_000, 60.0)
     assert (settings.log_level, settings.log_format) == ("info", "text")
     assert settings.accounts["text"].retry == RetryPolicy()
     assert settings.accounts["text"].limits.headroom == 0.0
-    assert settings.accounts["text"].limits.jitter_us == 5_000
+    assert settings.accounts["text"].limits.jitter_us == 10_000
     assert settings.recipients.allows("anybody@example.com")
     assert settings.plans == {}
 

@@ -120,7 +120,7 @@ class AccountTable:
     jitter_s: float = setting(
         "How far from its planned moment a call may start. More is safer and slower.",
         kind=kinds.duration(0.0, 1.0),
-        default=0.005,
+        default=0.01,
     )
     from_: str = setting(
         "The sender where a row names none: `Name <address>`, or a number, short code, name or service id. "
@@ -269,7 +269,7 @@ class SchedulerTable:
     interval_s: float = setting(
         "How often the built-in timer starts a pass. Outside crons keep their own time.",
         kind=kinds.duration(0.1, 3_600.0),
-        default=5.0,
+        default=1.0,
     )
     pass_rows_max: int = setting(
         "How many rows one pass examines at most; the next goes on from there.",

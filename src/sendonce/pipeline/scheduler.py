@@ -42,6 +42,8 @@ from sendonce.template_book import TemplateBook, from_tx, variables
 CHUNK: Final = 50
 """Rows in one unit: about 5 ms of the write lock."""
 ACTOR: Final = "scheduler"
+TIMER: Final = "timer"
+"""The trigger of our own timer."""
 TAG_UNIT: Final = 1_000_000
 
 
@@ -86,13 +88,19 @@ class Scheduler:
     ) -> PassReport | None:
         """One pass; None while the scheduler is paused. Blocks for at most `pass_time_max_s`.
 
+        Each pass is kept in the run history, except the timer's that found nothing: one a second would
+        bury the others.
+
         `stopping` is asked between units. Raises `StoreError`; whatever was published until then is.
         """
         policy = self._policy
-        begun = self._store.write(lambda tx: _begin(tx, trigger, self._process)).result()
+        begun = self._store.read(lambda tx: _begin(tx, quiet=trigger == TIMER))
         if begun is None:
             return None
-        id_, mark_before, started_at = begun
+        if begun.idle:
+            return PassReport(0, trigger, {}, begun.mark, begun.mark, begun.at, begun.at, complete=True)
+        mark_before, started_at = begun.mark, begun.at
+        id_ = self._store.write(lambda tx: tx.runs.begin_pass(trigger, self._process, mark_before)).result()
         self._book.refresh()
         until = self._store.steady() + int(policy.pass_time_max_s * pacing.SECOND)
         counts: Counter[str] = Counter()
@@ -369,11 +377,20 @@ def _tell_pass(report: PassReport) -> None:
     )
 
 
-def _begin(tx: Tx, trigger: str, process: str) -> tuple[int, int, int] | None:
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Where a pass starts. `idle`: nothing is due, and nobody needs to hear of it."""
+
+    mark: int
+    at: int
+    idle: bool
+
+
+def _begin(tx: Tx, *, quiet: bool) -> _Begun | None:
     if ("scheduler", "") in active_pauses(tx):
         return None
-    mark = int(tx.meta("mark") or 0)
-    return tx.runs.begin_pass(trigger, process, mark), mark, tx.now
+    idle = quiet and not tx.deliveries.due(tx.now, 1)
+    return _Begun(int(tx.meta("mark") or 0), tx.now, idle)
 
 
 def _finish(
