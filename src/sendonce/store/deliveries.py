@@ -24,6 +24,8 @@ COLUMNS: Final = (
 
 _ATTENTION: Final = frozenset({State.RECONCILING, State.UNCERTAIN, State.DEAD, State.REJECTED})
 _FRESH, _RETRY = 1, 2
+_RELABELS: Final = frozenset({Event.REVISED, Event.RESTORED, Event.DEFERRED})
+"""Events after which the due time or the labels may be others: revisions, and new zone rules."""
 _STATES: Final = {state.value: state for state in State}
 _ENDINGS: Final = {ending.value: ending for ending in Ending}
 _CHANNELS: Final = {channel.value: channel for channel in Channel}
@@ -162,7 +164,6 @@ class SqlDeliveries:
                 "ready": _ready(standing, course, self._now),
                 "unsent": int(standing.state in UNSENT),
                 "attention": int(standing.state in _ATTENTION),
-                "due_at": course.due_at,
                 "next_at": course.next_at,
                 "expires_at": course.expires_at,
                 "account": course.account,
@@ -176,10 +177,6 @@ class SqlDeliveries:
                 "receipt": course.receipt,
                 "reason": course.reason,
                 "ended_at": self._now if standing.state in ENDED else 0,
-                "address_tag": before.address_tag if move.address_tag is None else move.address_tag,
-                "category": before.category if move.category is None else move.category,
-                "grp": before.group if move.group is None else move.group,
-                "priority": before.priority if move.priority is None else move.priority,
                 "seq": seq,
                 "head": head,
                 "id": before.id,
@@ -190,7 +187,23 @@ class SqlDeliveries:
         )
         if changed:
             self._append(before.id, seq, move.event, body, head)
+            if move.event in _RELABELS:
+                self._relabel(move)
         return changed == 1
+
+    def _relabel(self, move: Move) -> None:
+        before = move.before
+        self._session.run(
+            "delivery_relabel",
+            {
+                "id": before.id,
+                "due_at": move.course.due_at,
+                "address_tag": before.address_tag if move.address_tag is None else move.address_tag,
+                "category": before.category if move.category is None else move.category,
+                "grp": before.group if move.group is None else move.group,
+                "priority": before.priority if move.priority is None else move.priority,
+            },
+        )
 
     def _entry(self, move: Move) -> tuple[int, str, str]:
         before = move.before

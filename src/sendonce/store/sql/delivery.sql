@@ -93,12 +93,17 @@ WHERE attention = 1 AND state = :state AND next_at <= :now ORDER BY next_at, id 
 UPDATE delivery SET
     state = :state, epoch = :epoch, version = :version, maybe = :maybe, permit = :permit, ending = :ending,
     pending = :pending, ready = :ready, unsent = :unsent, attention = :attention,
-    due_at = :due_at, next_at = :next_at, expires_at = :expires_at, account = :account, tag = :tag,
+    next_at = :next_at, expires_at = :expires_at, account = :account, tag = :tag,
     cost = :cost, attempts = :attempts, failures = :failures, throttles = :throttles,
     first_try = :first_try, last_try = :last_try, receipt = :receipt, reason = :reason,
-    ended_at = :ended_at, address_tag = :address_tag, category = :category, grp = :grp,
-    priority = :priority, seq = :seq, head = :head
+    ended_at = :ended_at, seq = :seq, head = :head
 WHERE id = :id AND state = :from_state AND epoch = :from_epoch AND seq = :from_seq;
+
+-- What only a revision changes, apart: naming a column rewrites its index entry, changed or not.
+-- name: delivery_relabel
+UPDATE delivery SET
+    due_at = :due_at, address_tag = :address_tag, category = :category, grp = :grp, priority = :priority
+WHERE id = :id;
 
 -- Looked at again later, for the same reason as before: no entry, the first one told it.
 -- name: delivery_defer
