@@ -1,0 +1,45 @@
+"""Due reminders by email and SMS, each delivered once, at the pace each provider allows.
+
+    from sendonce import Client
+
+    with Client("sendonce.toml") as client:
+        client.schedule([{"reminder": "shipment-4821", "customer": "customer-73", "due": "in 2h",
+                          "template": "shipped", "email": "ann@example.com"}])
+
+`Client` is what programs use; the rest of the package is for those who build on it. Errors form one tree
+under `SendonceError`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sendonce.client import Client as Client
+    from sendonce.client import Result as Result
+    from sendonce.core.errors import SendonceError as SendonceError
+    from sendonce.core.reminder import Asked as Asked
+
+    __version__: str
+
+__all__ = ["Asked", "Client", "Result", "SendonceError", "__version__"]
+
+_HOMES = {
+    "Asked": "sendonce.core.reminder",
+    "Client": "sendonce.client",
+    "Result": "sendonce.client",
+    "SendonceError": "sendonce.core.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Imported when first asked for: `sendonce --help` and the core must not load every adapter."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("sendonce")
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'sendonce' has no attribute {name!r}")

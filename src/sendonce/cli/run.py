@@ -1,0 +1,316 @@
+"""The commands that work: `up`, `worker`, `scheduler`, `pass`, `drain`.
+
+The first Ctrl-C or SIGTERM asks for a graceful stop: nothing new is claimed, what has not started is given
+back, open calls may finish, everything is settled, and the process has ended when `--stop-after` is over. A
+second one ends it at once; what was open is then found by the next worker, when the lease is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Annotated, Final
+
+import typer
+from rich.live import Live
+
+from sendonce import telemetry
+from sendonce.cli.exits import Exit
+from sendonce.cli.progress import Look, Watch, lines_of, live_table
+from sendonce.cli.screen import CARE, Screen, counted, when
+from sendonce.cli.shell import Shell, command
+from sendonce.core.delivery import Channel
+from sendonce.core.duration import parse_duration, say_duration
+from sendonce.core.errors import InvalidInput, StoreError
+from sendonce.telemetry import fault, tell
+
+LOOK_S: Final = 1.0
+SETTLE_SHARE_S: Final = 3.0
+"""Of the time to stop in, what is kept for settling once open calls were given up."""
+
+StopAfter = Annotated[
+    str, typer.Option("--stop-after", metavar="TIME", help="A stop takes at most this long.")
+]
+Channels = Annotated[
+    list[Channel] | None, typer.Option("--channel", help="Only this channel; may be given again.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    panel = {"rich_help_panel": "Work"}
+    command(app, **panel)(up)
+    command(app, **panel)(worker)
+    command(app, **panel)(scheduler)
+    command(app, "pass", **panel)(pass_)
+    command(app, **panel)(drain)
+
+
+def up(shell: Shell, stop_after: StopAfter = "20s") -> Exit:
+    """Schedule and send, everything in one process, until Ctrl-C."""
+    return _serve(shell, _Work("up", tuple(Channel), work=True, schedule=True), stop_after)
+
+
+def worker(shell: Shell, channel: Channels = None, stop_after: StopAfter = "20s") -> Exit:
+    """Send what is queued, until Ctrl-C. Any number may run, for all channels or for one."""
+    return _serve(shell, _Work("worker", tuple(channel or Channel), work=True, schedule=False), stop_after)
+
+
+def scheduler(shell: Shell, stop_after: StopAfter = "20s") -> Exit:
+    """Publish what falls due, until Ctrl-C. More than one may run; nothing is published twice."""
+    return _serve(shell, _Work("scheduler", (), work=False, schedule=True), stop_after)
+
+
+def drain(
+    shell: Shell,
+    channel: Channels = None,
+    max_time: Annotated[
+        str, typer.Option("--max-time", metavar="TIME", help='Give up after this long, such as "10m".')
+    ] = "",
+    stop_after: StopAfter = "20s",
+) -> Exit:
+    """Work until nothing that is due is left, then end: for crons and batch machines."""
+    limit_s = parse_duration(max_time, field="--max-time") if max_time else None
+    return _serve(
+        shell,
+        _Work("drain", tuple(channel or Channel), work=True, schedule=True, until_done=True, max_s=limit_s),
+        stop_after,
+    )
+
+
+def pass_(
+    shell: Shell,
+    trigger: Annotated[str, typer.Option("--trigger", help="Who asks, for the run history.")] = "command",
+) -> Exit:
+    """Publish what is due in one bounded pass, then end: for an outside cron.
+
+    It may run late, twice or by two at once; the second time changes nothing. It sends nothing by itself.
+    """
+    if not trigger.isprintable() or not 0 < len(trigger) <= 40:
+        raise InvalidInput(f"--trigger {trigger!r:.80} must be one printable word of at most 40 characters")
+    with _asked_to_stop() as stopping, shell.screen.progress("publishing") as bar:
+        report = shell.app.scheduler().run(trigger=trigger, stopping=stopping.is_set, progress=bar.to)
+    screen = shell.screen
+    if report is None:
+        screen.document({"run": None, "paused": True})
+        screen.say("the scheduler is paused: nothing was published; `sendonce resume scheduler` ends it")
+        return Exit.OK
+    took_s = (report.finished_at - report.started_at) / 1e6
+    counts = {name: report.counts.get(name, 0) for name in _COUNTS} | dict(report.counts)
+    screen.document(
+        {
+            "run": report.id,
+            "paused": False,
+            "trigger": report.trigger,
+            "complete": report.complete,
+            "examined": report.examined,
+            **counts,
+            "mark": report.mark,
+            "mark_before": report.mark_before,
+            "started_at": report.started_at,
+            "finished_at": report.finished_at,
+            "took_s": round(took_s, 3),
+        }
+    )
+    done = ", ".join(f"{number:,} {name}" for name, number in report.counts.items() if number)
+    screen.say(f"pass {report.id}: {done or 'nothing was due'} ({took_s:.1f} s)")
+    if report.complete:
+        screen.say(f"everything due by {when(report.mark)} is published or decided")
+    else:
+        screen.say("it stopped at its bound and more is due: the next pass goes on", style=CARE)
+    return Exit.OK
+
+
+_COUNTS: Final = ("published", "deferred", "expired", "suppressed", "rejected", "late")
+
+
+# Processes that stay
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    role: str
+    channels: Collection[Channel]
+    work: bool
+    schedule: bool
+    until_done: bool = False
+    max_s: float | None = None
+
+
+def _serve(shell: Shell, work: _Work, stop_after: str) -> Exit:
+    stop_s = parse_duration(stop_after, field="--stop-after")
+    if not 1.0 <= stop_s <= 3600.0:
+        raise InvalidInput(f"--stop-after {stop_after} must be between 1s and 1h", field="--stop-after")
+    # Opened here, so that what is wrong with it is one line and no log.
+    watch = Watch(shell.store, shell.policy)
+    with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        return runner.run(_run(shell, work, watch, stop_s))
+
+
+async def _run(shell: Shell, work: _Work, watch: Watch, stop_s: float) -> Exit:
+    settings, screen = shell.settings, shell.screen
+    stopping = asyncio.Event()
+    stop = _Stop(shell, stopping, stop_s)
+    telemetry.configure(settings.log_level, settings.log_format, process=work.role)
+    tell(telemetry.PROCESS_STARTED, role=work.role, version=version("sendonce"), pid=os.getpid())
+    with stop.on_signals():
+        watching = asyncio.create_task(_watch(screen, watch, work, stopping), name="watch")
+        try:
+            await shell.app.run(
+                work=work.work,
+                schedule=work.schedule,
+                stopping=stopping,
+                role=work.role,
+                channels=work.channels,
+                stop_s=max(stop_s - SETTLE_SHARE_S, stop_s / 2),
+                on_error=_told,
+            )
+        finally:
+            stopping.set()
+            left = await watching
+    if work.until_done:
+        return _drained(screen, left, stop.asked)
+    return Exit.OK
+
+
+def _drained(screen: Screen, left: Look | None, asked: bool) -> Exit:
+    count = 0 if left is None else left.left
+    if left is not None and screen.as_json:
+        screen.document({"left": count, "stopped": asked, "channels": left.channels, "gates": left.gates})
+    if count == 0:
+        screen.say("nothing that is due is left")
+        return Exit.OK
+    screen.say(
+        f"{counted(count, 'delivery', 'deliveries')} left; `sendonce overview` says what they wait for"
+    )
+    return Exit.INTERRUPTED if asked else Exit.PARTLY
+
+
+async def _watch(screen: Screen, watch: Watch, work: _Work, stopping: asyncio.Event) -> Look | None:
+    """Show what happens; end the work when it is done, where it has an end. Returns the last look."""
+    before: Look | None = None
+    until = None if work.max_s is None else time.monotonic() + work.max_s
+    with _display(screen, stream=not work.until_done) as show:
+        idle = 0
+        while True:
+            with suppress(StoreError):  # told by who needs the store; the screen can wait
+                now = await asyncio.to_thread(watch.look)
+                show(now, before)
+                before = now
+                idle = idle + 1 if now.left == 0 else 0
+            # Twice, a look apart: what is between two states in one look is in the next.
+            if work.until_done and (idle >= 2 or (until is not None and time.monotonic() > until)):
+                stopping.set()
+            if stopping.is_set():
+                return before
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S / 4 if work.until_done else LOOK_S):
+                    await stopping.wait()
+
+
+@contextmanager
+def _display(screen: Screen, *, stream: bool) -> Iterator[Callable[[Look, Look | None], None]]:
+    """A live table on a terminal; else a line for each change."""
+    if not screen.live:
+
+        def lines(now: Look, before: Look | None) -> None:
+            changed = lines_of(now, before)
+            for text in changed:
+                screen.say(text)
+            if changed and stream:
+                screen.line(now)
+            sys.stdout.flush()
+
+        yield lines
+        return
+    hint = "Ctrl-C stops gracefully"
+    with Live(console=screen.err, refresh_per_second=4, transient=not stream) as live:
+        # What is logged meanwhile goes above the table.
+        telemetry.configure("warning", "text", stream=sys.stderr)
+        yield lambda now, before: live.update(live_table(now, hint=hint))
+
+
+class _Stop:
+    """Signals: the first asks, the second ends."""
+
+    def __init__(self, shell: Shell, stopping: asyncio.Event, stop_s: float) -> None:
+        self._shell = shell
+        self._stopping = stopping
+        self._stop_s = stop_s
+        self.asked = False
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, self._asked)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _asked(self) -> None:
+        if self.asked:
+            self._end(Exit.INTERRUPTED, "ended at once")
+        self.asked = True
+        self._stopping.set()
+        self._shell.screen.note(
+            f"stopping: nothing new is claimed, open calls may finish; at most {say_duration(self._stop_s)} "
+            "(Ctrl-C again ends at once)",
+            style="",
+        )
+        # A thread, not the loop: whatever holds up the loop must not hold up the end.
+        bound = threading.Timer(self._stop_s, self._end, (Exit.PARTLY, "the time to stop in is over"))
+        bound.daemon = True
+        bound.start()
+
+    def _end(self, exit_: Exit, why: str) -> None:
+        lease = say_duration(self._shell.settings.lease_s)
+        sys.stderr.write(
+            f"{why}: nothing is lost. Calls that were open are found by the next worker, {lease} from now; "
+            "where a provider offers neither key nor look-up, they wait for a decision (sendonce uncertain)\n"
+        )
+        sys.stderr.flush()
+        os._exit(exit_)
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """For commands without a loop: the first signal sets the event, a second Ctrl-C interrupts."""
+    stopping = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def asked(number: int, frame: object) -> None:
+        stopping.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    for number in before:
+        signal.signal(number, asked)
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _told(stage: str, error: Exception) -> None:
+    event = telemetry.STORE_UNAVAILABLE if isinstance(error, StoreError) else telemetry.STAGE_FAILED
+    tell(event, stage=stage, **fault(error))
+
+
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop where it is installed (the extra `fast`)."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop

@@ -1,0 +1,9 @@
+"""TBD."""
+
+from __future__ import annotations
+
+import typer
+
+
+def add_to(app: typer.Typer) -> None:
+    pass

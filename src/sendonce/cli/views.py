@@ -1,0 +1,312 @@
+"""What people ask: `overview`, `find`, `status`, `ledger`, `report`, `verify`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.text import Text
+
+from sendonce.cli.exits import Exit
+from sendonce.cli.screen import BAD, CARE, GOOD, QUIET, Screen, counted, instant, when
+from sendonce.cli.shell import DEFAULT_TENANT, Shell, TenantOption, command
+from sendonce.core.lifecycle import State
+
+if TYPE_CHECKING:
+    from sendonce.pipeline.find import Found
+    from sendonce.pipeline.record import Line
+    from sendonce.pipeline.report import Report, ReportLine
+    from sendonce.pipeline.story import Record, Story
+    from sendonce.ports.store import Delivery
+
+STYLES: Final = {
+    State.ACCEPTED: GOOD,
+    State.REJECTED: BAD,
+    State.DEAD: BAD,
+    State.UNCERTAIN: CARE,
+    State.RECONCILING: CARE,
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    panel = {"rich_help_panel": "Ask"}
+    command(app, **panel)(find)
+    command(app, **panel)(status)
+    command(app, **panel)(ledger)
+    command(app, **panel)(report)
+
+
+# find
+
+
+def find(
+    shell: Shell,
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="A reminder, customer, delivery key, address or receipt.")
+    ],
+    limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 50,
+    before: Annotated[int, typer.Option("--before", help="Go on where the last page ended.", min=0)] = 0,
+    tenant: TenantOption = DEFAULT_TENANT,
+) -> Exit:
+    """Find deliveries by whatever you have."""
+    from sendonce.pipeline.find import NEWEST
+    from sendonce.pipeline.find import find as look
+
+    page = shell.read(
+        lambda tx: look(
+            tx,
+            text,
+            shell.policy,
+            secret=shell.store.secret,
+            tenant=tenant,
+            limit=limit,
+            before=before or NEWEST,
+        )
+    )
+    shell.screen.document(
+        {
+            "found": [{"by": each.by, **delivery_document(each.delivery)} for each in page.found],
+            "before": page.before,
+        }
+    )
+    if not page.found:
+        shell.screen.say(f"nothing found for {text!r}")
+        return Exit.NOT_FOUND
+    shell.screen.table(
+        ("delivery", "state", "due", "account", "receipt", "found by"),
+        [_found_row(each) for each in page.found],
+    )
+    if page.before is not None:
+        shell.screen.say(f"more: --before {page.before}", style=QUIET)
+    return Exit.OK
+
+
+def _found_row(found: Found) -> tuple[str | Text, ...]:
+    one = found.delivery
+    return (
+        one.key,
+        state_text(one.standing.state),
+        when(one.course.due_at),
+        one.course.account or "-",
+        one.course.receipt or "-",
+        ", ".join(found.by),
+    )
+
+
+def state_text(state: State) -> Text:
+    return Text(state.value, style=STYLES.get(state, ""))
+
+
+def delivery_document(one: Delivery) -> dict[str, object]:
+    """A delivery for programs: the same keys wherever one is shown."""
+    standing, course = one.standing, one.course
+    return {
+        "key": one.key,
+        "tenant": one.tenant,
+        "customer": one.customer,
+        "channel": one.channel,
+        "state": standing.state,
+        "maybe_sent": standing.maybe,
+        "pending": standing.ending,
+        "category": one.category,
+        "group": one.group,
+        "priority": one.priority,
+        "account": course.account,
+        "receipt": course.receipt,
+        "reason": course.reason,
+        "attempts": course.attempts,
+        "failures": course.failures,
+        "throttles": course.throttles,
+        "version": standing.version,
+        "epoch": standing.epoch,
+        "due_at": course.due_at,
+        "next_at": course.next_at if one.ended_at == 0 else 0,
+        "expires_at": course.expires_at,
+        "ended_at": one.ended_at,
+        "entries": one.seq,
+    }
+
+
+# status
+
+
+def status(
+    shell: Shell,
+    name: Annotated[str, typer.Argument(metavar="KEY", help="A delivery key, or the id of a reminder.")],
+    tenant: TenantOption = DEFAULT_TENANT,
+) -> None:
+    """The story of a delivery, for a support agent: what happened, and what to tell the customer."""
+    from sendonce.pipeline.story import story
+
+    stories = shell.read(lambda tx: story(tx, name, shell.policy, tenant=tenant))
+    shell.screen.document({"deliveries": [story_document(each) for each in stories]})
+    for number, each in enumerate(stories):
+        if number:
+            shell.screen.say()
+        _tell(shell.screen, each)
+
+
+def story_document(one: Story) -> dict[str, object]:
+    return {
+        **delivery_document(one.delivery),
+        "reminder": one.reminder,
+        "headline": one.headline,
+        "address": one.address,
+        "due_local": one.due_local,
+        "zone": one.zone,
+        "linked": one.linked,
+        "moments": one.moments,
+        "said": one.said,
+    }
+
+
+def _tell(screen: Screen, one: Story) -> None:
+    standing = one.delivery.standing
+    screen.say(Text.assemble((one.delivery.key, "bold"), "  ", state_text(standing.state)))
+    screen.say(one.headline)
+    screen.say(
+        f"due {one.due_local} ({one.zone}), to {one.address or 'an address that was erased'}", style=QUIET
+    )
+    if one.linked:
+        screen.say(f"sent again, after {one.linked}", style=QUIET)
+    screen.say()
+    for moment in one.moments:
+        screen.say(Text.assemble((f"{moment.local}  ", QUIET), moment.text, (f"  [{moment.actor}]", QUIET)))
+    if one.said is None:
+        return
+    parts = one.said.parts
+    screen.say()
+    screen.say(f"text, from template {one.said.template} version {one.said.template_version}:", style=QUIET)
+    for name, label in (("sender", "From"), ("reply_to", "Reply-To"), ("subject", "Subject")):
+        if parts.get(name):
+            screen.say(f"  {label}: {parts[name]}")
+    for name in ("text", "html"):
+        if parts.get(name):
+            screen.say()
+            for text in parts[name].splitlines():
+                screen.say(f"  {text}")
+
+
+# ledger
+
+
+def ledger(
+    shell: Shell,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A delivery key.")],
+    tenant: TenantOption = DEFAULT_TENANT,
+) -> None:
+    """The acceptance ledger of a delivery, for an auditor: each entry as it was written."""
+    from sendonce.pipeline.story import record
+
+    found = shell.read(lambda tx: record(tx, key, tenant=tenant))
+    shell.screen.document(
+        {
+            **delivery_document(found.delivery),
+            "head": found.delivery.head,
+            "entries": [_entry(line) for line in found.lines],
+        }
+    )
+    _show_ledger(shell.screen, found)
+
+
+def _entry(line: Line) -> dict[str, object]:
+    return {
+        "seq": line.seq,
+        "at": line.at,
+        "event": line.event,
+        "actor": line.actor,
+        "state": line.state,
+        "epoch": line.number("epoch"),
+        "details": dict(line.details),
+        "hash": line.hash,
+        "text": line.text,
+    }
+
+
+def _show_ledger(screen: Screen, found: Record) -> None:
+    screen.table(
+        ("#seq", "at", "event", "state", "#epoch", "actor", "details", "hash"),
+        [
+            (
+                line.seq,
+                instant(line.at) or "-",
+                line.event,
+                line.state,
+                line.number("epoch"),
+                line.actor,
+                " ".join(
+                    f"{name}={value}" for name, value in line.details.items() if value not in ("", None)
+                ),
+                line.hash[:12],
+            )
+            for line in found.lines
+        ],
+    )
+    screen.say(f"{counted(len(found.lines), 'entry', 'entries')}; `sendonce verify` proves them", style=QUIET)
+
+
+# report
+
+
+def report(
+    shell: Shell,
+    day: Annotated[str, typer.Option("--day", metavar="DATE", help="Such as 2026-12-01.")],
+    zone: Annotated[str, typer.Option("--zone", help="Whose day; otherwise that of the tenant.")] = "",
+    tenant: Annotated[str, typer.Option("--tenant", help="Whose data; otherwise everybody's.")] = "",
+) -> Exit:
+    """What fell due on a day, and what became of it; both must add up."""
+    from sendonce.pipeline.report import report as make
+
+    where = zone or shell.policy.zone(tenant or DEFAULT_TENANT)
+    made = shell.read(lambda tx: make(tx, day, where, tenant=tenant))
+    shell.screen.document(
+        {
+            "day": str(made.day),
+            "zone": made.zone,
+            "start_at": made.start,
+            "end_at": made.end,
+            "due": made.due,
+            "ended": made.ended,
+            "open": made.still_open,
+            "counts": _in_order(made),
+            "adds_up": made.adds_up,
+            "lines": made.lines,
+            "open_deliveries": [delivery_document(each) for each in made.open],
+            "faults": made.faults,
+        }
+    )
+    _show_day(shell.screen, made)
+    return Exit.OK if made.adds_up else Exit.PARTLY
+
+
+def _in_order(made: Report) -> dict[str, int]:
+    return {state.value: made.counts[state] for state in State if made.counts.get(state)}
+
+
+def _show_day(screen: Screen, made: Report) -> None:
+    screen.say(f"{made.day} in {made.zone}: {counted(made.due, 'delivery', 'deliveries')} due")
+    states = list(_in_order(made))
+    if made.lines:
+        screen.table(
+            ("channel", "category", "account", "#due", *(f"#{state.lower()}" for state in states)),
+            [_day_row(line, states) for line in made.lines],
+        )
+    for one in made.open[:20]:
+        why = f" ({one.course.reason})" if one.course.reason else ""
+        screen.say(f"  open: {one.key} {one.standing.state}{why}", style=CARE)
+    if made.still_open > 20:
+        screen.say(f"  {made.still_open:,} are open in all", style=CARE)
+    for fault in made.faults:
+        screen.say(fault, style=BAD)
+    if made.adds_up:
+        screen.say(f"adds up: {made.ended:,} ended, {made.still_open:,} open, {made.due:,} due", style=GOOD)
+
+
+def _day_row(line: ReportLine, states: list[str]) -> tuple[str, ...]:
+    return (
+        line.channel,
+        line.category,
+        line.account or "-",
+        f"{line.due:,}",
+        *(f"{line.counts.get(state, 0):,}" for state in states),
+    )

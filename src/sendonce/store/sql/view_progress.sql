@@ -1,0 +1,26 @@
+-- What is open and what happens, for people who watch: every statement goes by a partial index or by the
+-- newest ledger rows, so that watching costs the same with a thousand deliveries and with a million.
+
+-- name: view_progress_due
+SELECT channel, count(*) AS n FROM delivery WHERE pending = 1 AND next_at <= :now GROUP BY channel;
+
+-- name: view_progress_ready
+SELECT channel, count(*) AS n FROM delivery WHERE ready > 0 GROUP BY channel;
+
+-- name: view_progress_waiting
+SELECT channel, count(*) AS n FROM delivery WHERE ready < 0 GROUP BY channel;
+
+-- name: view_progress_sending
+SELECT account, count(*) AS n FROM open_call GROUP BY account;
+
+-- name: view_progress_reconciling
+SELECT channel, count(*) AS n FROM delivery
+WHERE attention = 1 AND state = 'RECONCILING' GROUP BY channel;
+
+-- name: view_progress_last_entry
+SELECT coalesce(max(id), 0) AS id FROM ledger;
+
+-- name: view_progress_since
+SELECT d.channel AS channel, l.event AS event, count(*) AS n
+FROM ledger l JOIN delivery d ON d.id = l.delivery_id
+WHERE l.id > :after AND l.id <= :last GROUP BY d.channel, l.event;
