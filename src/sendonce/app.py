@@ -22,6 +22,7 @@ from sendonce.core.pacing import GateLimits
 from sendonce.core.policy import Policy
 from sendonce.pipeline.scheduler import TIMER, Scheduler
 from sendonce.pipeline.worker import Worker, WorkerSettings
+from sendonce.pipeline.zone_change import follow_zone_rules
 from sendonce.ports.clock import Clock
 from sendonce.ports.provider import Provider
 from sendonce.ports.queue import Queue
@@ -33,6 +34,7 @@ from sendonce.providers.smtp import SmtpProvider, SmtpSettings
 from sendonce.providers.twilio import TwilioProvider, TwilioSettings
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.poller import Poller
+from sendonce.runtime.zone_rules import zone_rules
 from sendonce.store.sqlite import open_store
 from sendonce.template_book import TemplateBook, from_store
 
@@ -89,6 +91,8 @@ class App:
         return self._providers[account]
 
     def scheduler(self) -> Scheduler:
+        """Made anew, after the scheduled reminders were put right for the zone rules of today."""
+        follow_zone_rules(self.store, self.policy, zone_rules())
         return Scheduler(self.store, self.policy, self.book, process=self.process)
 
     def worker(

@@ -250,7 +250,7 @@ class Deliveries(Protocol):
     def matching(self, what: str, value: Mapping[str, int | str], limit: int, after: int) -> list[Delivery]:
         """A page of deliveries by one of the named selections, in order of id, above id `after`.
 
-        `what`: "reminder", "customer", "group", "import" (what it created), "source_missing", "address",
+        `what`: "reminder", "customer", "group", "import" (what it created), "source_missing", "pending", "address",
         "address_open", "state", "receipt"; `value` holds the parameters of that statement.
         """
         ...
@@ -317,6 +317,10 @@ class Reminders(Protocol):
 
     def revise(self, revised: Sequence[Reminder]) -> None:
         """Overwrite by id, keeping what it said before as a revision."""
+        ...
+
+    def reschedule(self, due: Mapping[int, int]) -> None:
+        """Another due instant by reminder id, for the same wall time; the expiry moves with it."""
         ...
 
     def revisions(self, import_id: int, limit: int, after: int) -> list[Reminder]:

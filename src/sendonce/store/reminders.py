@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sendonce.core.delivery import Channel, partition_of
@@ -53,6 +53,9 @@ class SqlReminders:
 
     def touch(self, ids: Sequence[int], import_id: int) -> None:
         self._session.many("reminder_touch", ({"id": id_, "import_id": import_id} for id_ in ids))
+
+    def reschedule(self, due: Mapping[int, int]) -> None:
+        self._session.many("reminder_reschedule", ({"id": id_, "due_at": at} for id_, at in due.items()))
 
     def revisions(self, import_id: int, limit: int, after: int) -> list[Reminder]:
         rows = self._session.rows(

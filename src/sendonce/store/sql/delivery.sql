@@ -57,6 +57,9 @@ SELECT {delivery} FROM delivery
 WHERE tenant = :tenant AND address_tag = :address_tag AND ended_at = 0 AND id > :after
 ORDER BY id LIMIT :limit {for_update};
 
+-- name: delivery_matching_pending
+SELECT {delivery} FROM delivery WHERE pending = 1 AND id > :after ORDER BY id LIMIT :limit {for_update};
+
 -- name: delivery_matching_state
 SELECT {delivery} FROM delivery
 WHERE attention = 1 AND state = :state AND id > :after ORDER BY id LIMIT :limit {for_update};

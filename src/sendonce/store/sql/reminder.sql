@@ -29,6 +29,9 @@ UPDATE reminder SET
     spec_hash = :spec_hash, version = version + 1
 WHERE id = :id;
 
+-- name: reminder_reschedule
+UPDATE reminder SET expires_at = expires_at + :due_at - due_at, due_at = :due_at WHERE id = :id;
+
 -- name: reminder_touch
 UPDATE reminder SET import_id = :import_id WHERE id = :id;
 
