@@ -483,7 +483,8 @@ class _Session(asyncio.Protocol):
         self.idle_since = self._loop.time()
         self.idle_until = float("inf")
         transport.set_protocol(self)
-        transport.set_write_buffer_limits(high=0)  # "resume" then means: nothing is left on our side
+        # "Resume" then means: nothing is left on our side. Plain transports pause above the mark, TLS at it.
+        transport.set_write_buffer_limits(high=1 if self.tls_version else 0, low=0)
         if transport.is_closing():
             self.connection_lost(None)
 

@@ -51,6 +51,6 @@ class Watch:
 
 def abort(transport: asyncio.Transport) -> None:
     """Reset the connection, so that nothing of it lingers at the other side."""
-    with contextlib.suppress(OSError):  # closed already, or reset by the peer
+    with contextlib.suppress(OSError, ValueError):  # closed already, or reset by the peer
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
     transport.abort()
