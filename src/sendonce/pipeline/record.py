@@ -95,7 +95,8 @@ def delivery_of(row: Row) -> Delivery:
         return _delivery(row)
     except ValueError as error:
         raise StoreMismatch(
-            f"the row of delivery {row['key']} was not written by this program ({error}): run `sendonce verify`"
+            f"the row of delivery {row['key']} was not written by this program ({error}): "
+            "run `sendonce verify`"
         ) from None
 
 

@@ -1,0 +1,286 @@
+"""Pause and resume, and an account's limits: what operators change while everything runs.
+
+The scheduler, a channel, a group or an account can be paused, with or without an end. A pause holds
+what has not started; calls that are open finish. An account's pause lies in its gate, on the store's
+steady clock, so that a stepped calendar cannot end it; the others end at a calendar instant.
+
+A resume wakes what the pause had put off at once, in short units. Resuming an account also opens a gate
+that an account error or the breaker closed, since whoever resumes has mended the cause; what the
+provider itself asked us to wait for stays, unless `reopen` says otherwise.
+
+Everything here is audited with the person and the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from sendonce import telemetry
+from sendonce.core import pacing
+from sendonce.core.delivery import parse_channel
+from sendonce.core.duration import say_duration
+from sendonce.core.errors import InvalidInput, NotFound
+from sendonce.core.ledger import Value
+from sendonce.core.pacing import FOREVER, SECOND, Gate, GateLimits, Limit
+from sendonce.core.policy import Policy
+from sendonce.core.reminder import DEFAULT_TENANT
+from sendonce.pipeline.reach import PAUSE_LOOK_US
+from sendonce.ports.store import Pause, Store, Tx
+from sendonce.telemetry import tell
+from sendonce.withdrawal import check_reason
+
+WAKE_MAX: Final = 200
+"""Rows woken in one unit, of each kind: a few milliseconds of the write lock."""
+OPEN_COUNT_MAX: Final = 10_000
+LANES_MAX: Final = 10_000
+
+
+class Scope(StrEnum):
+    """What is paused."""
+
+    SCHEDULER = "scheduler"
+    CHANNEL = "channel"
+    GROUP = "group"
+    ACCOUNT = "account"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One thing to pause or resume. `name` "" for the scheduler; `tenant` counts for a group only."""
+
+    scope: Scope
+    name: str = ""
+    tenant: str = DEFAULT_TENANT
+
+    @property
+    def stored_name(self) -> str:
+        return f"{self.tenant}/{self.name}" if self.scope is Scope.GROUP else self.name
+
+    def __str__(self) -> str:
+        return f"{self.scope} {self.name}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A pause as it stands. `until` on the calendar, None without an end.
+
+    held    open deliveries of the group, up to `OPEN_COUNT_MAX`; None for other targets. 0 where the
+            group is not known (yet): check the name
+    """
+
+    target: Target
+    until: int | None
+    held: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """`was_paused` False: there was nothing to resume. `woken`: deliveries that are looked at again now.
+
+    opened  why the gate had been closed that is open now, "" where it was not
+    """
+
+    target: Target
+    was_paused: bool
+    woken: int = 0
+    opened: str = ""
+
+
+def pause(
+    store: Store, target: Target, policy: Policy, *, reason: str, actor: str, until: int | None = None
+) -> Paused:
+    """Pause from now on, until an instant (microseconds UTC) or a resume. Again: the later word counts.
+
+    Raises `InvalidInput` for an empty reason, an end that is past, an unknown channel or account;
+    `NotFound` for an account without a gate.
+    """
+    reason = check_reason(reason)
+    target = _checked(target, policy)
+    done = store.write(lambda tx: _pause(tx, target, reason, actor, until)).result()
+    wait_s = None if until is None else (until - store.read(lambda tx: tx.now)) / SECOND
+    tell(telemetry.PAUSED, scope=target.scope.value, target=target.stored_name, wait_s=wait_s)
+    return done
+
+
+def resume(
+    store: Store,
+    target: Target,
+    policy: Policy,
+    *,
+    reason: str,
+    actor: str,
+    reopen: bool = False,
+    progress: Callable[[int], None] = lambda woken: None,
+) -> Resumed:
+    """End a pause and wake what it put off. `reopen`: for an account, whatever closed its gate.
+
+    Raises as `pause`. Safe to repeat: stopped halfway, the next call wakes the rest.
+    """
+    reason = check_reason(reason)
+    target = _checked(target, policy, known=False)
+    done = store.write(lambda tx: _resume(tx, target, reason, actor, reopen=reopen)).result()
+    tell(telemetry.RESUMED, scope=target.scope.value, target=target.stored_name, why=reason)
+    if target.scope not in (Scope.CHANNEL, Scope.GROUP):
+        return done
+    woken = 0
+    while step := store.write(lambda tx: _wake(tx, target)).result():
+        woken += step
+        progress(woken)
+    return replace(done, woken=woken)
+
+
+def change_limits(
+    store: Store, account: str, limits: GateLimits, *, reason: str, actor: str
+) -> tuple[GateLimits, GateLimits]:
+    """Set an account's limits while everything runs; the limits before and after.
+
+    They hold for all processes from the next claim on, until the configuration itself changes. What
+    was used of a quota stays used. Raises `InvalidInput` for limits that cannot be, `NotFound` for an
+    account without a gate.
+    """
+    reason = check_reason(reason)
+    check_limits(limits)
+    before = store.write(lambda tx: _change_limits(tx, account, limits, reason, actor)).result()
+    tell(
+        telemetry.LIMITS_CHANGED,
+        account=account,
+        limits=_spell_limits(limits),
+        lanes=limits.lanes,
+        source=actor,
+    )
+    return before, limits
+
+
+def check_limits(limits: GateLimits) -> None:
+    """Raise `InvalidInput` for limits that no provider has."""
+    if not limits.limits:
+        raise InvalidInput(
+            "an account needs at least one limit: write what the provider allows, such as 14/s",
+            field="limits",
+        )
+    for limit in limits.limits:
+        if limit.count < 1 or limit.interval_us < 1_000:
+            raise InvalidInput(
+                f"{limit.count} in {limit.interval_us} us is no limit: at least 1, in at least a millisecond",
+                field="limits",
+            )
+    if not 1 <= limits.lanes <= LANES_MAX:
+        raise InvalidInput(f"{limits.lanes} lanes: use 1 to {LANES_MAX} open calls", field="lanes")
+    if not 0.0 <= limits.headroom < 1.0:
+        raise InvalidInput(
+            f"headroom {limits.headroom} must be at least 0 and below 1: 0.2 leaves a fifth to others",
+            field="headroom",
+        )
+
+
+def _checked(target: Target, policy: Policy, *, known: bool = True) -> Target:
+    """The target, spelled as it is stored. `known` False: a name that the configuration lost will do."""
+    match target.scope:
+        case Scope.SCHEDULER:
+            return Target(Scope.SCHEDULER)
+        case Scope.CHANNEL:
+            return Target(Scope.CHANNEL, parse_channel(target.name).value)
+        case Scope.GROUP:
+            if not target.name.strip():
+                raise InvalidInput("the group has no name: give one", field="group")
+            return replace(target, name=target.name.strip())
+        case Scope.ACCOUNT:
+            if known and target.name not in policy.accounts:
+                names = ", ".join(sorted(policy.accounts))
+                raise InvalidInput(f"account {target.name!r:.80} is unknown: use {names}", field="account")
+            return Target(Scope.ACCOUNT, target.name)
+
+
+def _pause(tx: Tx, target: Target, reason: str, actor: str, until: int | None) -> Paused:
+    if until is not None and until <= tx.now:
+        ago = say_duration((tx.now - until) / SECOND)
+        raise InvalidInput(f"the end of the pause is {ago} ago: give a later one, or none", field="until")
+    if target.scope is Scope.ACCOUNT:
+        gate = _gate(tx, target.name)
+        ends = FOREVER if until is None else tx.steady + (until - tx.now)
+        tx.gates.save(replace(gate, paused_until=ends))
+    # For an account the gate decides; this row remembers who paused it, and why.
+    ends = FOREVER if until is None else until
+    tx.runs.pause(Pause(target.scope.value, target.stored_name, ends, reason, actor, tx.now))
+    tx.runs.audit(actor, "pause", str(target), reason, {"until": until})
+    return Paused(target, until, _held(tx, target))
+
+
+def _resume(tx: Tx, target: Target, reason: str, actor: str, *, reopen: bool) -> Resumed:
+    opened = ""
+    if target.scope is Scope.ACCOUNT:
+        gate = _gate(tx, target.name)
+        was_paused = gate.paused_until > tx.steady
+        after = _opened(gate, tx.steady, reopen=reopen)
+        if gate.closed_until > tx.steady and not after.closed_until:
+            opened = gate.closed_why
+        tx.gates.save(after)
+    else:
+        standing = {(p.scope, p.name): p for p in tx.runs.pauses()}
+        found = standing.get((target.scope.value, target.stored_name))
+        was_paused = found is not None and found.until > tx.now
+    tx.runs.resume(target.scope.value, target.stored_name)
+    if was_paused or opened:
+        tx.runs.audit(actor, "resume", str(target), reason, {"opened": opened})
+    return Resumed(target, was_paused, opened=opened)
+
+
+def _opened(gate: Gate, steady: int, *, reopen: bool) -> Gate:
+    """Open by hand: all of it, or all but what the provider asked for."""
+    asked_for = gate.closed_until > steady and gate.closed_why in ("throttled", "quota")
+    if asked_for and not reopen:
+        return replace(gate, paused_until=0)
+    return pacing.resumed(gate)
+
+
+def _wake(tx: Tx, target: Target) -> int:
+    accounts = [gate.account for gate in tx.gates.all()]
+    until = tx.now + PAUSE_LOOK_US + SECOND
+    return tx.deliveries.unpause(target.scope.value, target.stored_name, accounts, until, WAKE_MAX)
+
+
+def _held(tx: Tx, target: Target) -> int | None:
+    if target.scope is not Scope.GROUP:
+        return None
+    rows = tx.rows("view_group_open", tenant=target.tenant, group=target.name, limit=OPEN_COUNT_MAX)
+    return int(rows[0]["count"])
+
+
+def _change_limits(tx: Tx, account: str, limits: GateLimits, reason: str, actor: str) -> GateLimits:
+    gate = _gate(tx, account)
+    tx.gates.save(replace(gate, limits=limits, usage=_usage_for(gate, limits)))
+    body: dict[str, Value] = {"before": _spell_limits(gate.limits), "after": _spell_limits(limits)}
+    tx.runs.audit(actor, "limits", account, reason, body)
+    return gate.limits
+
+
+def _usage_for(gate: Gate, limits: GateLimits) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """What was used of each quota, carried over to the quota with the same interval and unit."""
+    used: Mapping[tuple[int, bool], tuple[tuple[int, int], ...]] = {
+        (quota.interval_us, quota.parts): spent
+        for quota, spent in zip(_quotas(gate.limits), gate.usage, strict=False)
+    }
+    return tuple(used.get((quota.interval_us, quota.parts), ()) for quota in _quotas(limits))
+
+
+def _quotas(limits: GateLimits) -> list[Limit]:
+    return [limit for limit in limits.limits if limit.is_quota]
+
+
+def _gate(tx: Tx, account: str) -> Gate:
+    gate = tx.gates.lock(account)
+    if gate is None:
+        names = ", ".join(gate.account for gate in tx.gates.all()) or "none"
+        raise NotFound(f"account {account!r:.80} has no gate; there are: {names}")
+    return gate
+
+
+def _spell_limits(limits: GateLimits) -> str:
+    rates = ", ".join(
+        f"{limit.count}{' parts' if limit.parts else ''}/{limit.interval_us / SECOND:g}s"
+        for limit in limits.limits
+    )
+    return f"{rates}; {limits.lanes} lanes; headroom {limits.headroom:g}"
