@@ -225,7 +225,7 @@ REAPED: Final = Event(
     "reaped",
     "A claim ran out: its process is gone or stuck.",
     WARNING,
-    ("delivery", "account", "epoch", "state", "role"),
+    ("delivery", "account", "epoch", "state", "why"),
 )
 RECONCILED: Final = Event(
     "reconciled",

@@ -7,6 +7,7 @@ the fix, and each carries a stable `code` for programs.
     SendonceError
     ├── InvalidInput          a value from outside breaks a rule; nothing was changed
     ├── ConfigError           the configuration is incomplete or contradicts itself
+    │   └── ConfigErrors      all that is wrong with it at once (`sendonce.config`)
     ├── Refused               the request is well-formed, but the life cycle says no
     ├── NotFound              nothing has that id
     └── StoreError

@@ -70,7 +70,7 @@ def reap(tx: Tx, policy: Policy, *, chance: Callable[[], float]) -> int:
                 account=call.account,
                 epoch=call.epoch,
                 state=move.standing.state.value,
-                role=evidence,
+                why=evidence,
             )
         held_s = account.promise.timeout_s if account.promise.held_s is None else account.promise.held_s
         if lost.gone and tx.steady >= lost.gone_since + int(held_s * pacing.SECOND):

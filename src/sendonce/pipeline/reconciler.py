@@ -34,13 +34,14 @@ ASK_AGAIN_US: Final = 30 * pacing.SECOND
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """One delivery to ask about."""
+    """One delivery to ask about. `asked_at`: not asked before this steady instant."""
 
     delivery_id: int
     key: str
     epoch: int
     account: str
     message: Message
+    asked_at: int
 
 
 def doubts(tx: Tx, policy: Policy, *, accounts: Mapping[str, object], secret: bytes) -> list[Doubt]:
@@ -62,6 +63,7 @@ def doubts(tx: Tx, policy: Policy, *, accounts: Mapping[str, object], secret: by
             row.standing.epoch,
             row.course.account,
             message_of(row, contents[row.id], policy, secret=secret, now=tx.now),
+            tx.steady,
         )
         for row in rows
     ]
@@ -70,10 +72,10 @@ def doubts(tx: Tx, policy: Policy, *, accounts: Mapping[str, object], secret: by
 def resolve(tx: Tx, findings: list[tuple[Doubt, Finding]], policy: Policy) -> list[State]:
     """One unit: apply what the providers said; the state after each."""
     rows = {row.id: row for row in tx.deliveries.by_ids([doubt.delivery_id for doubt, _ in findings])}
-    return [_resolve(tx, rows[doubt.delivery_id], finding, policy) for doubt, finding in findings]
+    return [_resolve(tx, rows[doubt.delivery_id], doubt, finding, policy) for doubt, finding in findings]
 
 
-def _resolve(tx: Tx, row: Delivery, finding: Finding, policy: Policy) -> State:
+def _resolve(tx: Tx, row: Delivery, doubt: Doubt, finding: Finding, policy: Policy) -> State:
     account = account_of(row, policy)
     assert account is not None, "only a routed delivery can be in doubt"
     if row.standing.state is not State.RECONCILING and not isinstance(finding, Found):
@@ -85,7 +87,9 @@ def _resolve(tx: Tx, row: Delivery, finding: Finding, policy: Policy) -> State:
             event = Event.PROVEN
             course = replace(course, receipt=receipt, reason="")
             details = {"receipt": receipt, "evidence": "look_up"}
-        case Absent(believable=True) if tx.steady >= settles_at(
+        # By when it was asked, not by when the answer is applied: a look-up that was early stays early,
+        # and one from before a later claim says nothing about it.
+        case Absent(believable=True) if doubt.asked_at >= settles_at(
             account.promise, course.last_try, policy.lease_s
         ):
             event = Event.ABSENT

@@ -31,7 +31,7 @@ from sendonce.store.migrate import migrate
 from sendonce.store.session import Parameters, Tuple
 from sendonce.store.statements import expand
 from sendonce.store.transaction import SqlTx
-from sendonce.store.writer import InlineWriter, ThreadWriter, Writer
+from sendonce.store.writer import InlineWriter, ThreadWriter, TransactionLost, Writer
 
 T = TypeVar("T")
 
@@ -200,7 +200,10 @@ class _Connection:
             self._execute("SAVEPOINT unit")
             try:
                 answer = unit(self._tx())
-            except BaseException:
+            except BaseException as error:
+                if not self._raw.in_transaction:
+                    lost = _ours(error, self._path) if isinstance(error, apsw.Error) else error
+                    raise TransactionLost from lost
                 self._execute("ROLLBACK TO unit")
                 self._execute("RELEASE unit")
                 raise

@@ -28,12 +28,20 @@ HOLD_S: Final = 0.004
 UNITS_MAX: Final = 256
 
 
+class TransactionLost(Exception):
+    """The database ended the transaction under a unit (a full disk does that): all units of the group
+    are undone. Its cause is what they are answered with."""
+
+
 class Transactions(Protocol):
     """What the writer needs of a database's only writing connection. May raise `StoreError`."""
 
     def begin(self) -> None: ...
     def run_unit(self, unit: Callable[[Tx], Any]) -> Any:
-        """Run a unit in a savepoint; on an exception its writes are undone and it is raised."""
+        """Run a unit in a savepoint; on an exception its writes are undone and it is raised.
+
+        Raises `TransactionLost` where the database gave up the whole transaction with it.
+        """
         ...
 
     def commit(self) -> None: ...
@@ -137,7 +145,7 @@ def _commit(jobs: list[_Job], transactions: Transactions, more: Callable[[], _Jo
         while job is not None:
             try:
                 answers.append((job, transactions.run_unit(job.unit)))
-            except StoreUnavailable:
+            except TransactionLost:
                 raise
             except BaseException as error:
                 failures.append((job, error))
@@ -147,6 +155,8 @@ def _commit(jobs: list[_Job], transactions: Transactions, more: Callable[[], _Jo
         transactions.commit()
     except BaseException as error:
         transactions.rollback()
+        if isinstance(error, TransactionLost) and error.__cause__ is not None:
+            error = error.__cause__
         answered = {id(job) for job, _ in failures}
         for job in jobs:
             if id(job) not in answered:
