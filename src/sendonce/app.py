@@ -20,6 +20,7 @@ from sendonce.core.delivery import Channel
 from sendonce.core.errors import ConfigError
 from sendonce.core.pacing import GateLimits
 from sendonce.core.policy import Policy
+from sendonce.pipeline.alarm import LOOK_S, overdue, sound
 from sendonce.pipeline.scheduler import TIMER, Scheduler
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.pipeline.zone_change import follow_zone_rules
@@ -148,6 +149,14 @@ class App:
             timer = Poller("scheduler", one_pass, on_error=on_error)
             tasks.append(asyncio.create_task(timer.run(), name="scheduler"))
             stops.append(timer.stop)
+
+        async def alarm() -> float:
+            sound(await asyncio.to_thread(self.store.read, lambda tx: overdue(tx, self.policy)))
+            return LOOK_S
+
+        watch = Poller("alarm", alarm, on_error=on_error)
+        tasks.append(asyncio.create_task(watch.run(), name="alarm"))
+        stops.append(watch.stop)
         stopper = asyncio.create_task(stopping.wait(), name="stopping")
         await asyncio.wait({stopper, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         for stop in stops:

@@ -69,3 +69,16 @@ SELECT delivery_id, epoch, channel FROM outbox ORDER BY delivery_id LIMIT :limit
 
 -- name: outbox_take
 DELETE FROM outbox WHERE delivery_id = :delivery_id AND epoch = :epoch;
+
+-- What is due and waits, for the alarm; by partial indexes, so that future and finished rows cost nothing.
+
+-- name: backlog_pending
+SELECT channel, '' AS account, min(due_at) AS due_at, count(*) AS n
+FROM delivery WHERE pending = 1 AND next_at <= :now GROUP BY channel;
+
+-- name: backlog_queued
+SELECT channel, account, min(due_at) AS due_at, count(*) AS n
+FROM delivery WHERE ready > 0 GROUP BY channel, account
+UNION ALL
+SELECT channel, account, min(due_at) AS due_at, count(*) AS n
+FROM delivery WHERE ready < 0 GROUP BY channel, account;
