@@ -1,0 +1,5 @@
+"""`python -m sendonce`: the same as the command `sendonce`."""
+
+from sendonce.cli.main import run
+
+run()
