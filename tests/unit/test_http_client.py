@@ -561,7 +561,7 @@ def test_tls_with_a_private_authority(tmp_path: Path) -> None:
         async with serving(replying(OK), tls=authority.server("127.0.0.1")) as peer, closing(client):
             origin = Origin("https", "127.0.0.1", peer.port)
             for _ in range(3):
-                assert await exchange(client, origin) == Response(200, (("content-length", "2"),), b"ok")
+                assert await exchange(client, origin) == Response(200, ((b"Content-Length", b"2"),), b"ok")
         assert peer.connections == 1
 
     run(scenario())

@@ -282,15 +282,15 @@ RULES = (
             Accepted("m-1", "http_409/seen", duplicate=True),
         ),
         (
-            Response(200, (("idempotent-replayed", "true"),), b'{"id":"m-1"}'),
+            Response(200, ((b"idempotent-replayed", b"true"),), b'{"id":"m-1"}'),
             Accepted("m-1", "http_200", duplicate=True),
         ),
         (
-            Response(503, (("retry-after", "3"),), b'{"e":{"code":"busy"}}'),
+            Response(503, ((b"retry-after", b"3"),), b'{"e":{"code":"busy"}}'),
             Throttled(ThrottleScope.CONCURRENCY, "http_503/busy", 3.0),
         ),
         (
-            Response(503, (("retry-after", "Thu, 01 Jan 2026 00:00:30 GMT"),), b"<html>"),
+            Response(503, ((b"retry-after", b"Thu, 01 Jan 2026 00:00:30 GMT"),), b"<html>"),
             Failed(Reason.UNAVAILABLE, "http_503", 30.0),
         ),
         (Response(400, (), b'{"e":{"code":"no_credit"}}'), AccountError(Reason.CREDIT, "http_400/no_credit")),
@@ -317,7 +317,7 @@ def test_rules_come_first(response: Response, expected: Outcome) -> None:
 
 def test_a_receipt_in_a_header() -> None:
     configured = settings(receipt_header="X-Message-Id")
-    good = Response(202, (("x-message-id", "m-7"),), b"")
+    good = Response(202, ((b"x-message-id", b"m-7"),), b"")
     assert classify(good, configured, NOW) == Accepted("m-7", "http_202")
     assert isinstance(classify(Response(202, (), b""), configured, NOW), Unknown)
 

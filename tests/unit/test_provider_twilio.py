@@ -39,7 +39,7 @@ NOW = 1_767_225_600_000_000
 KEY = "5e" * 32
 
 
-def answer(status: int, body: object = None, *headers: tuple[str, str]) -> Response:
+def answer(status: int, body: object = None, *headers: tuple[bytes, bytes]) -> Response:
     return Response(status, headers, b"" if body is None else json.dumps(body).encode())
 
 
@@ -77,11 +77,11 @@ ANSWERS: list[tuple[Response, Outcome]] = [
     (answer(429, {"code": 20429}), Throttled(ThrottleScope.CONCURRENCY, "20429")),
     (answer(429), Throttled(ThrottleScope.CONCURRENCY, "http_429")),
     (
-        answer(429, {"code": 20429}, ("retry-after", "5")),
+        answer(429, {"code": 20429}, (b"retry-after", b"5")),
         Throttled(ThrottleScope.CONCURRENCY, "20429", 5.0),
     ),
     (
-        answer(429, {"code": 63038}, ("retry-after", "Thu, 01 Jan 2026 00:01:00 GMT")),
+        answer(429, {"code": 63038}, (b"retry-after", b"Thu, 01 Jan 2026 00:01:00 GMT")),
         Throttled(ThrottleScope.QUOTA, "63038", 60.0),
     ),
     (answer(429, {"code": 21611}), Throttled(ThrottleScope.RATE, "21611")),

@@ -123,7 +123,7 @@ class HttpSettings:
     key_field: str = field(default="", metadata={"meaning": "Path or form field of the idempotency key."})
     key_template: str = field(default="{{ send_key }}", metadata={"meaning": "The key itself."})
     key_window_s: float = field(
-        default=0.0, metadata={"meaning": "How long the API honours a key, by its documents."}
+        default=0.0, metadata={"meaning": "How long the API honours a key, by its documents.", "min": 0}
     )
     receipt_path: str = field(default="", metadata={"meaning": "Where the message id is in a JSON answer."})
     receipt_header: str = field(default="", metadata={"meaning": "Or the header that holds it."})
@@ -150,10 +150,12 @@ class HttpSettings:
         metadata={"meaning": "Whether a missing message was not accepted, once the index lag is over."},
     )
     index_lag_s: float = field(
-        default=0.0, metadata={"meaning": "How long an accepted message may be missing from the look-up."}
+        default=0.0,
+        metadata={"meaning": "How long an accepted message may be missing from the look-up.", "min": 0},
     )
     arrival_max_s: float = field(
-        default=60.0, metadata={"meaning": "How long after a call its request may still take effect."}
+        default=60.0,
+        metadata={"meaning": "How long after a call its request may still take effect.", "min": 0},
     )
     check_url: str = field(default="", metadata={"meaning": "GET URL that answers 2xx to a good login."})
     allow_plain_http: bool = field(default=False, metadata={"meaning": "Allow `http://` URLs."})
@@ -161,11 +163,14 @@ class HttpSettings:
         default=None, metadata={"meaning": "PEM file of a private authority to trust besides."}
     )
     connect_timeout_s: float = field(
-        default=10.0, metadata={"meaning": "A free connection, TCP and TLS together."}
+        default=10.0, metadata={"meaning": "A free connection, TCP and TLS together.", "min": 0.01}
     )
-    timeout_s: float = field(default=30.0, metadata={"meaning": "From the request to its whole answer."})
+    timeout_s: float = field(
+        default=30.0, metadata={"meaning": "From the request to its whole answer.", "min": 0.01}
+    )
     idle_s: float = field(
-        default=4.0, metadata={"meaning": "An unused connection is closed after this; below the API's own."}
+        default=4.0,
+        metadata={"meaning": "An unused connection is closed after this; below the API's own.", "min": 0},
     )
     connections_max: int = field(
         default=64,
@@ -174,23 +179,28 @@ class HttpSettings:
 
     def __post_init__(self) -> None:
         if bool(self.body_json) == bool(self.body_form):
-            raise InvalidInput("write body_json or body_form, one of the two", field="body_json")
+            raise InvalidInput(
+                "must stand alone: write body_json or body_form, one of the two", field="body_json"
+            )
         if self.bearer and self.basic_username:
-            raise InvalidInput("write bearer or basic_username, not both", field="bearer")
+            raise InvalidInput("must stand alone: write bearer or basic_username, not both", field="bearer")
         if bool(self.basic_username) != bool(self.basic_password):
             missing = "basic_password" if self.basic_username else "basic_username"
             raise InvalidInput(
-                "Basic authentication needs name and password: write the other one", field=missing
+                "must be written: Basic authentication needs a name and a password", field=missing
             )
         if self.key_header and self.key_field:
-            raise InvalidInput("write key_header or key_field, not both", field="key_header")
+            raise InvalidInput(
+                "must stand alone: write key_header or key_field, not both", field="key_header"
+            )
         if bool(self.key_header or self.key_field) != (self.key_window_s > 0):
             raise InvalidInput(
-                "goes with key_header or key_field: how long does the API honour a key, by its documents?",
+                "must be written with key_header or key_field, and only then: how long the API honours "
+                "a key, by its documents",
                 field="key_window_s",
             )
         if self.lookup_believable and not self.lookup_url:
-            raise InvalidInput("needs a lookup_url", field="lookup_believable")
+            raise InvalidInput("must go with a lookup_url", field="lookup_believable")
 
 
 class HttpProvider:

@@ -91,16 +91,20 @@ class SmtpSettings:
         default="", metadata={"meaning": "Where bounces go (MAIL FROM); empty: the address in From."}
     )
     connect_timeout_s: float = field(
-        default=30.0, metadata={"meaning": "A free connection, TCP, TLS, greeting and login together."}
+        default=30.0,
+        metadata={"meaning": "A free connection, TCP, TLS, greeting and login together.", "min": 0.01},
     )
     transaction_timeout_s: float = field(
-        default=120.0, metadata={"meaning": "From MAIL to the final dot; running out of it is harmless."}
+        default=120.0,
+        metadata={"meaning": "From MAIL to the final dot; running out of it is harmless.", "min": 0.01},
     )
     reply_timeout_s: float = field(
         default=600.0,
-        metadata={"meaning": "From the final dot to its reply. RFC 5321 asks for ten minutes."},
+        metadata={"meaning": "From the final dot to its reply. RFC 5321 asks for ten minutes.", "min": 0.01},
     )
-    idle_s: float = field(default=15.0, metadata={"meaning": "An unused connection is closed after this."})
+    idle_s: float = field(
+        default=15.0, metadata={"meaning": "An unused connection is closed after this.", "min": 0}
+    )
     messages_per_connection: int = field(
         default=100, metadata={"meaning": "Then the connection is closed.", "min": 1}
     )
@@ -112,14 +116,14 @@ class SmtpSettings:
     def __post_init__(self) -> None:
         if not self.host or not re.fullmatch(r"[!-~]+", self.host):
             raise InvalidInput(
-                f"{self.host!r} is no host name: write one such as smtp.example.com", field="host"
+                f"must be a host name such as smtp.example.com, not {self.host!r}", field="host"
             )
         if bool(self.username) != bool(self.password):
             missing = "password" if self.username else "username"
-            raise InvalidInput("a login needs both username and password: write the other one", field=missing)
+            raise InvalidInput("must be written: a login needs a username and a password", field=missing)
         if self.security is Security.NONE and self.username and not _is_this_machine(self.host):
             raise InvalidInput(
-                f'a password must not travel in clear to {self.host}: write security = "starttls" or "tls"',
+                f'must be "starttls" or "tls": a password must not travel in clear to {self.host}',
                 field="security",
             )
 

@@ -83,9 +83,11 @@ class TwilioSettings:
         default=None, metadata={"meaning": "PEM file of a private authority to trust besides."}
     )
     connect_timeout_s: float = field(
-        default=10.0, metadata={"meaning": "A free connection, TCP and TLS together."}
+        default=10.0, metadata={"meaning": "A free connection, TCP and TLS together.", "min": 0.01}
     )
-    timeout_s: float = field(default=30.0, metadata={"meaning": "From the request to its whole answer."})
+    timeout_s: float = field(
+        default=30.0, metadata={"meaning": "From the request to its whole answer.", "min": 0.01}
+    )
     connections_max: int = field(
         default=64,
         metadata={"meaning": "Open at once, in each process; `lanes` bounds the account.", "min": 1},
@@ -95,13 +97,13 @@ class TwilioSettings:
         if not re.fullmatch(r"AC[0-9a-fA-F]{32}", self.account_sid):
             raise InvalidInput("must be AC and 32 hexadecimal digits, from the console", field="account_sid")
         if not self.auth_token:
-            raise InvalidInput("is empty: take it from the console", field="auth_token")
+            raise InvalidInput("must not be empty: take it from the console", field="auth_token")
         if self.callback_url and not self.callback_secret:
-            raise InvalidInput("is missing: it signs our id in callback_url", field="callback_secret")
+            raise InvalidInput("must be written: it signs our id in callback_url", field="callback_secret")
         origin, _ = parse_url(self.base_url)
         if origin.scheme == "http" and not self.allow_plain_http:
             raise InvalidInput(
-                "would send the token in clear: use https://, or allow_plain_http = true for a sandbox",
+                "must be https://, else the token travels in clear (for a sandbox: allow_plain_http = true)",
                 field="base_url",
             )
         if self.callback_url:

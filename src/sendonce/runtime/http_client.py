@@ -98,15 +98,16 @@ class MaybeSent:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete answer. Header names are in lower case, in the order received."""
+    """A complete answer. Headers are as received; `header` finds one by its name."""
 
     status: int
-    headers: tuple[tuple[str, str], ...]
+    headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
 
     def header(self, name: str) -> str | None:
         """The value of a header, several joined by a comma; None where there is none."""
-        values = [value for key, value in self.headers if key == name]
+        wanted = name.lower().encode("latin-1")
+        values = [value.decode("latin-1") for key, value in self.headers if key.lower() == wanted]
         return ", ".join(values) if values else None
 
 
@@ -144,10 +145,11 @@ def encode_request(
     """
     lines = [f"{method} {target} HTTP/1.1", f"Host: {origin.authority}", "Accept-Encoding: identity"]
     lines += [f"{name}: {value}" for name, value in headers]
-    if body or method not in ("GET", "DELETE"):
+    if body or method not in _BODILESS:
         lines.append(f"Content-Length: {len(body)}")
+    count = len(lines) + 1
     head = "\r\n".join(lines) + "\r\n\r\n"
-    if head.count("\r") != len(lines) + 1 or head.count("\n") != len(lines) + 1 or "\0" in head:
+    if head.count("\r") != count or head.count("\n") != count or "\0" in head:
         raise ValueError("a header, the method or the target holds a line break or a NUL")
     if not _REQUEST_LINE.match(head):
         raise ValueError(f"not a request that this client sends: {method!r} {target!r}")
@@ -276,7 +278,7 @@ class Connection(asyncio.Protocol):
     """One connection, carrying one exchange at a time. Obtained from `HttpClient.acquire`."""
 
     __slots__ = (
-        "_answer", "_body", "_body_bytes_left", "_bytes_seen", "_client", "_close_delimited", "_complete",
+        "_answer", "_body", "_body_bytes_left", "_bytes_seen", "_client", "_complete",
         "_deadline", "_header_bytes_left", "_headers", "_holds_slot", "_keep_alive", "_limits", "_loop",
         "_parser", "_plain", "_pool", "_reusable", "_status", "_timer", "_timer_at",
         "_transport", "_watch", "_why_lost", "idle_until", "usable",
@@ -298,12 +300,11 @@ class Connection(asyncio.Protocol):
         self._why_lost = "reset"
         self._holds_slot = True
         self._status = 0  # of the final answer, once its headers are complete
-        self._headers: list[tuple[str, str]] = []
+        self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._bytes_seen = 0
         self._header_bytes_left = limits.header_bytes_max
         self._body_bytes_left = limits.body_bytes_max
-        self._close_delimited = False
         self._complete = False
         self._keep_alive = False
         self._reusable = True
@@ -402,7 +403,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         self.usable = False
-        if self._answer is not None and self._status and self._close_delimited:
+        if self._answer is not None and self._status and not _has_length(self._headers):
             self._finish()
         elif self._bytes_seen:
             self._why_lost = "truncated"
@@ -429,17 +430,16 @@ class Connection(asyncio.Protocol):
         if self._header_bytes_left < 0:
             raise _TooLarge
         if not self._status:  # else it is a trailer
-            self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if self._parser.get_http_version() not in ("1.1", "1.0") or status < 100 or status == 101:
+        if self._parser.get_http_version() not in _VERSIONS or status < 100 or status == 101:
             raise _BadResponse
         if status < 200:
             self._headers.clear()  # 100, 103: the answer is still to come
         elif not self._complete:
             self._status = status
-            self._close_delimited = not any(_frames_the_body(*header) for header in self._headers)
 
     def on_body(self, data: bytes) -> None:
         if self._complete:
@@ -493,7 +493,6 @@ class Connection(asyncio.Protocol):
         self._bytes_seen = 0
         self._header_bytes_left = self._limits.header_bytes_max
         self._body_bytes_left = self._limits.body_bytes_max
-        self._close_delimited = False
         self._complete = False
         self._keep_alive = False
 
@@ -585,16 +584,16 @@ class _Pool:
             self._waiting.popleft().set_result(False)
 
 
-def _frames_the_body(name: str, value: str) -> bool:
+def _has_length(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """RFC 9112 6.3: without one of these, only the end of the stream ends the body."""
-    return name == "content-length" or (name == "transfer-encoding" and "chunked" in value.lower())
+    names = {name.lower(): value.lower() for name, value in headers}
+    return b"content-length" in names or b"chunked" in names.get(b"transfer-encoding", b"")
 
 
 def _idle_s(response: Response, idle_s: float) -> float:
     """Shorter where the peer says how long it keeps the connection (`Keep-Alive: timeout=5`)."""
-    for name, value in response.headers:
-        if name == "keep-alive" and (hint := _KEEP_ALIVE.search(value)):
-            return min(idle_s, int(hint[1]) - 1.0)
+    if hint := _KEEP_ALIVE.search(response.header("keep-alive") or ""):
+        return min(idle_s, int(hint[1]) - 1.0)
     return idle_s
 
 
@@ -630,8 +629,10 @@ class _BadResponse(Exception):
     pass
 
 
+_VERSIONS = ("1.1", "1.0")
 _NEVER = float("inf")
 _READ_BYTES = 256 * 1024  # one read of the loop may bring the body along with the headers
+_BODILESS = ("GET", "DELETE")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _VISIBLE = re.compile(r"[!-~]*", re.ASCII)
 _TARGET = re.compile(r"/[!-~]*", re.ASCII)
