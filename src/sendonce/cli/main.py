@@ -18,7 +18,7 @@ from typing import Annotated, Final
 
 import typer
 
-from sendonce.cli import consent, demo, intake, operate, sandbox, setup, store, template, views
+from sendonce.cli import consent, demo, desk, intake, operate, sandbox, setup, store, template, views
 from sendonce.cli import run as running
 from sendonce.cli.exits import Exit, exit_of
 from sendonce.cli.screen import BAD, Screen
@@ -60,7 +60,7 @@ def everywhere(
     ctx.obj = Given(config, json, actor, debug)
 
 
-for part in (setup, running, intake, template, consent, views, operate, store, sandbox, demo):
+for part in (setup, running, intake, template, consent, views, desk, operate, store, sandbox, demo):
     part.add_to(app)
 
 

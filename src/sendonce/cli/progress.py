@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
@@ -42,7 +42,12 @@ HAPPENED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One channel now. `waiting`: queued for a later moment (a retry); `happened`: events since the start."""
+    """One channel now.
+
+    waiting   queued for a later moment: a retry, a pause
+    happened  events since the start
+    gates     account -> why nothing leaves it, "" where it is open
+    """
 
     channel: Channel
     due: int = 0
@@ -51,6 +56,7 @@ class Standing:
     sending: int = 0
     reconciling: int = 0
     happened: Mapping[str, int] = field(default_factory=dict)
+    gates: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def left(self) -> int:
@@ -60,11 +66,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """All channels at one moment. `gates`: account -> why nothing leaves it, "" where it is open."""
+    """All channels at one moment (microseconds UTC)."""
 
     at: int
     channels: tuple[Standing, ...]
-    gates: Mapping[str, str]
 
     @property
     def left(self) -> int:
@@ -93,6 +98,7 @@ class Watch:
         waiting = _by(tx, "channel", "view_progress_waiting")
         reconciling = _by(tx, "channel", "view_progress_reconciling")
         sending = self._sending(tx)
+        gates = {gate.account: _why_closed(gate, tx.steady) for gate in tx.gates.all()}
         return Look(
             at=tx.now,
             channels=tuple(
@@ -104,14 +110,14 @@ class Watch:
                     sending=sending[channel],
                     reconciling=reconciling[channel],
                     happened=self._counts(channel),
+                    gates={
+                        name: gates.get(name, "")
+                        for name, account in self._policy.accounts.items()
+                        if account.channel is channel
+                    },
                 )
                 for channel in sorted(self._policy.channels)
             ),
-            gates={
-                gate.account: _why_closed(gate, tx.steady)
-                for gate in tx.gates.all()
-                if gate.account in self._policy.accounts
-            },
         )
 
     def _sending(self, tx: Tx) -> Counter[str]:
@@ -128,18 +134,21 @@ class Watch:
 
 
 def lines_of(now: Look, before: Look | None) -> list[str]:
-    """One line for each channel that changed, and for each gate that opened or closed."""
+    """One line for each channel that changed, and for each account that stopped or began to send."""
     known = {} if before is None else {each.channel: each for each in before.channels}
-    lines = [
-        f"{clock(now.at)} {each.channel:<6}{_spell(each)}"
-        for each in now.channels
-        if each != known.get(each.channel, Standing(each.channel))
-    ]
-    gates = {} if before is None else before.gates
-    for account, why in now.gates.items():
-        if why != gates.get(account, ""):
-            lines.append(f"{clock(now.at)} account {account} {f'waits: {why}' if why else 'sends again'}")
+    lines = []
+    for each in now.channels:
+        last = known.get(each.channel, Standing(each.channel))
+        if replace(each, gates={}) != replace(last, gates={}):
+            lines.append(f"{clock(now.at)} {each.channel:<6}{_spell(each)}")
+        for account, why in each.gates.items():
+            if why != last.gates.get(account, ""):
+                lines.append(f"{clock(now.at)} {each.channel:<6}{account} {_news(why)}")
     return lines
+
+
+def _news(why: str) -> str:
+    return f"waits: {why}" if why else "sends again"
 
 
 def live_table(now: Look, *, hint: str) -> Table:
@@ -160,7 +169,7 @@ def live_table(now: Look, *, hint: str) -> Table:
             _number(happened.get("rejected", 0), CARE),
             _number(happened.get("failed", 0) + happened.get("unknown", 0), CARE),
             _number(happened.get("throttled", 0), CARE),
-            _gates(now.gates),
+            _gates(each.gates),
         )
     return table
 

@@ -177,13 +177,14 @@ async def _run(shell: Shell, work: _Work, watch: Watch, stop_s: float) -> Exit:
             left = await watching
     if work.until_done:
         return _drained(screen, left, stop.asked)
+    screen.note("stopped: what was open is settled")
     return Exit.OK
 
 
 def _drained(screen: Screen, left: Look | None, asked: bool) -> Exit:
     count = 0 if left is None else left.left
     if left is not None and screen.as_json:
-        screen.document({"left": count, "stopped": asked, "channels": left.channels, "gates": left.gates})
+        screen.document({"left": count, "stopped": asked, "channels": left.channels})
     if count == 0:
         screen.say("nothing that is due is left")
         return Exit.OK

@@ -38,6 +38,9 @@ BAD: Final = "bold red"
 CARE: Final = "yellow"
 QUIET: Final = "dim"
 
+NEVER: Final = 253_402_300_800_000_000
+"""The end of the calendar: the year 10000."""
+
 INSTANTS: Final = ("mark", "mark_before", "until", "now", "at")
 
 Cell = str | int | Text
@@ -50,6 +53,7 @@ class Screen:
         self.as_json = as_json
         self.out = _console(stderr=False)
         self.err = _console(stderr=True)
+        self._after_table = False
 
     @property
     def live(self) -> bool:
@@ -75,6 +79,7 @@ class Screen:
         """A line of the answer. Does nothing with `--json`."""
         if not self.as_json:
             self.out.print(shown(text, style), soft_wrap=not self.out.is_terminal)
+            self._after_table = False
 
     def note(self, text: str | Text, *, style: str = QUIET) -> None:
         """A line beside the answer, on stderr."""
@@ -97,6 +102,9 @@ class Screen:
 
     def _plain_table(self, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
         """Columns in line, no frames, nothing cut: for pipes and files."""
+        if self._after_table:
+            sys.stdout.write("\n")
+        self._after_table = True
         texts = [[name.lstrip("#") for name in columns]]
         texts += [[clean(str(cell)) for cell in row] for row in rows]
         widths = [max(len(row[at]) for row in texts) for at in range(len(columns))]
@@ -160,8 +168,8 @@ def plain(value: object) -> object:
 
 
 def instant(at: int) -> str | None:
-    """Microseconds UTC as ISO 8601; None for 0, which stands for "none"."""
-    if at == 0:
+    """Microseconds UTC as ISO 8601; None for 0, which stands for "none", and for "without an end"."""
+    if not 0 < at < NEVER:
         return None
     seconds, micros = divmod(at, 1_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
@@ -169,7 +177,7 @@ def instant(at: int) -> str | None:
 
 def when(at: int) -> str:
     """Microseconds UTC for people: to the second, with its zone."""
-    if at == 0:
+    if not 0 < at < NEVER:
         return "-"
     return f"{datetime.fromtimestamp(at // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}Z"
 

@@ -64,3 +64,13 @@ def size_of(name: str) -> int | None:
     """How many bytes a file has; None where nobody knows, as for a pipe."""
     path = Path(name)
     return path.stat().st_size if name != STDIN and path.is_file() else None
+
+
+def moment(text: str, zone: str, now: int, option: str) -> int:
+    """An instant as callers write due times, "in 2h" or "2026-12-01T09:00+01:00"; microseconds UTC."""
+    from sendonce.preparation import due_of
+
+    try:
+        return due_of(text, "", zone, now)[0].at
+    except InvalidInput as error:
+        raise InvalidInput(f"{option}: {error}", field=option) from None

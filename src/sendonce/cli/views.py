@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
 
 from sendonce.cli.exits import Exit
-from sendonce.cli.screen import BAD, CARE, GOOD, QUIET, Screen, counted, instant, when
+from sendonce.cli.screen import BAD, CARE, GOOD, NEVER, QUIET, Cell, Screen, counted, instant, when
 from sendonce.cli.shell import DEFAULT_TENANT, Shell, TenantOption, command
+from sendonce.core.duration import say_duration
 from sendonce.core.lifecycle import State
 
 if TYPE_CHECKING:
     from sendonce.pipeline.find import Found
+    from sendonce.pipeline.overview import AccountView, ChannelView, Overview, ProcessView
     from sendonce.pipeline.record import Line
     from sendonce.pipeline.report import Report, ReportLine
     from sendonce.pipeline.story import Record, Story
@@ -30,10 +34,128 @@ STYLES: Final = {
 
 def add_to(app: typer.Typer) -> None:
     panel = {"rich_help_panel": "Ask"}
+    command(app, **panel)(overview)
     command(app, **panel)(find)
     command(app, **panel)(status)
     command(app, **panel)(ledger)
     command(app, **panel)(report)
+    command(app, **panel)(verify)
+
+
+# overview
+
+
+def overview(shell: Shell) -> Exit:
+    """What waits, what holds it, and who is at work. Exit code 1 where something waits too long."""
+    from sendonce.pipeline.overview import overview as look
+
+    seen = shell.read(lambda tx: look(tx, shell.policy))
+    shell.screen.document(_overview_document(seen))
+    _show_overview(shell.screen, seen)
+    return Exit.PARTLY if seen.alerts else Exit.OK
+
+
+def _overview_document(seen: Overview) -> dict[str, object]:
+    processes = [
+        {
+            **{name: getattr(each.process, name) for name in _PROCESS},
+            "silent_s": each.silent_s,
+            "alive": each.alive,
+        }
+        for each in seen.processes
+    ]
+    return {**dataclasses.asdict(seen), "processes": processes, "alerts": seen.alerts}
+
+
+_PROCESS: Final = ("id", "role", "channel", "host", "pid", "started_at", "beat_at", "stopped")
+
+
+def _show_overview(screen: Screen, seen: Overview) -> None:
+    screen.table(
+        ("channel", "#scheduled", *(f"#{name}" for name in _NUMBERS), "oldest"),
+        [_channel_row(each) for each in seen.channels],
+    )
+    account_table(screen, seen.accounts)
+    if seen.processes:
+        screen.table(
+            ("process", "role", "channels", "last heard of", "state"),
+            [
+                (
+                    each.process.id,
+                    each.process.role,
+                    each.process.channel,
+                    f"{say_duration(each.silent_s)} ago",
+                    _process_state(each),
+                )
+                for each in seen.processes
+            ],
+        )
+    for pause in seen.pauses:
+        end = f"until {when(pause.until)}" if pause.until < NEVER else "until somebody resumes it"
+        screen.say(f"paused: {pause.scope} {pause.name} {end}: {pause.reason} [{pause.actor}]", style=CARE)
+    if seen.mark:
+        screen.say(
+            f"the last pass that had something to do published all due by {when(seen.mark)}", style=QUIET
+        )
+    else:
+        screen.say("no pass has run yet: `sendonce up` starts them", style=QUIET)
+
+
+def account_table(screen: Screen, accounts: Sequence[AccountView]) -> None:
+    """What waits at each account, and why."""
+    screen.table(
+        ("account", "#ready", "#waiting", "#lanes", "#per second", "#sent a minute", "gate", "why"),
+        [_account_row(each) for each in accounts],
+    )
+
+
+def _channel_row(each: ChannelView) -> tuple[Cell, ...]:
+    oldest = say_duration(each.oldest_s) if each.oldest_s else "-"
+    alert = f"{oldest}: alarm after {say_duration(each.alert_after_s)}"
+    return (
+        each.channel,
+        f"{'over ' if each.more else ''}{each.scheduled:,}",
+        *(_number(getattr(each, field), style) for field, style in _NUMBERS.values()),
+        Text(alert, style=BAD) if each.alert else oldest,
+    )
+
+
+_NUMBERS: Final = {
+    "due": ("due", ""),
+    "queued": ("queued", ""),
+    "sending": ("sending", ""),
+    "in doubt": ("reconciling", CARE),
+    "uncertain": ("uncertain", CARE),
+    "dead": ("dead", BAD),
+    "rejected": ("rejected", CARE),
+}
+"""Column -> field, and how it looks where it is not 0."""
+
+
+def _number(number: int, style: str) -> Text:
+    return Text(f"{number:,}", style=style if number else QUIET)
+
+
+def _account_row(each: AccountView) -> tuple[Cell, ...]:
+    gate = each.gate
+    left = "" if not gate.left_s else f", {say_duration(gate.left_s)} left"
+    rate = "-" if gate.rate is None else f"{gate.rate:.3g}"
+    return (
+        each.name,
+        f"{each.ready:,}",
+        f"{each.waiting:,}",
+        f"{gate.lanes_used}/{gate.lanes_of}",
+        f"{rate}{'*' if gate.changed else ''}",
+        f"{each.flow.accepted:,}",
+        Text(f"{gate.word}{left}", style=GOOD if gate.word.value == "open" else CARE),
+        each.why,
+    )
+
+
+def _process_state(each: ProcessView) -> Text:
+    if each.process.stopped:
+        return Text("stopped", style=QUIET)
+    return Text("alive", style=GOOD) if each.alive else Text("gone: its lease is over", style=BAD)
 
 
 # find
@@ -310,3 +432,36 @@ def _day_row(line: ReportLine, states: list[str]) -> tuple[str, ...]:
         f"{line.due:,}",
         *(f"{line.counts.get(state, 0):,}" for state in states),
     )
+
+
+# verify
+
+
+def verify(shell: Shell) -> Exit:
+    """Prove the ledger: every chain is whole, and replaying it gives the store as it stands."""
+    from sendonce.pipeline.verify import verify as prove
+
+    with shell.screen.progress("verifying") as bar:
+        proof = prove(shell.store, progress=lambda so_far, total: bar.to(so_far.deliveries, total))
+    shell.screen.document(
+        {
+            "ok": proof.ok,
+            "deliveries": proof.deliveries,
+            "entries": proof.entries,
+            "faulty": proof.faulty,
+            "faults": proof.faults,
+        }
+    )
+    checked = (
+        f"{counted(proof.deliveries, 'delivery', 'deliveries')}, {counted(proof.entries, 'entry', 'entries')}"
+    )
+    if proof.ok:
+        shell.screen.say(f"{checked}: every chain is whole and gives the store as it stands", style=GOOD)
+        return Exit.OK
+    shell.screen.say(f"{checked}: {counted(proof.faulty, 'fault')}", style=BAD)
+    shell.screen.table(
+        ("delivery", "#entry", "fault"), [(each.key, each.seq, each.what) for each in proof.faults[:50]]
+    )
+    if proof.faulty > 50:
+        shell.screen.say(f"{proof.faulty - 50:,} more: --json has the first 1,000", style=CARE)
+    return Exit.PARTLY
