@@ -146,8 +146,9 @@ class Walk:
         ).result()
 
     async def send(self, made: Claim) -> Attempted:
+        # The clock stands still; the sender waits for its slot, so it is told that the slot has come.
         conditions = Conditions(
-            steady=self.store.steady,
+            steady=lambda: max(self.store.steady(), made.slot_at),
             late_us=20_000,
             lease_until=lambda: self.store.steady() + SECOND,
             stopping=lambda: False,

@@ -44,10 +44,11 @@ async def send(claim: Claim, provider: Provider, conditions: Conditions) -> Atte
 
     async def start() -> None:
         nonlocal started_at
-        wait_us = claim.slot_at - conditions.steady()
-        if wait_us > 0:
-            await asyncio.sleep(wait_us / SECOND)
         now = conditions.steady()
+        while now < claim.slot_at and not conditions.stopping():
+            # Timers of an event loop may fire a fraction of a millisecond early; a slot never does.
+            await asyncio.sleep((claim.slot_at - now) / SECOND)
+            now = conditions.steady()
         _check(claim, conditions, now)
         started_at = now
 
