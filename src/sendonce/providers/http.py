@@ -173,8 +173,8 @@ class HttpSettings:
         metadata={"meaning": "An unused connection is closed after this; below the API's own.", "min": 0},
     )
     connections_max: int = field(
-        default=64,
-        metadata={"meaning": "Open at once, in each process; `lanes` bounds the account.", "min": 1},
+        default=512,
+        metadata={"meaning": "Open at once, in each process; at least the account's `lanes`.", "min": 1},
     )
 
     def __post_init__(self) -> None:

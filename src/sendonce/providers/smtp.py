@@ -109,8 +109,8 @@ class SmtpSettings:
         default=100, metadata={"meaning": "Then the connection is closed.", "min": 1}
     )
     connections_max: int = field(
-        default=50,
-        metadata={"meaning": "Open at once, in each process; `lanes` bounds the account.", "min": 1},
+        default=100,
+        metadata={"meaning": "Open at once, in each process; at least the account's `lanes`.", "min": 1},
     )
 
     def __post_init__(self) -> None:

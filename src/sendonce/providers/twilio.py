@@ -89,8 +89,8 @@ class TwilioSettings:
         default=30.0, metadata={"meaning": "From the request to its whole answer.", "min": 0.01}
     )
     connections_max: int = field(
-        default=64,
-        metadata={"meaning": "Open at once, in each process; `lanes` bounds the account.", "min": 1},
+        default=512,
+        metadata={"meaning": "Open at once, in each process; at least the account's `lanes`.", "min": 1},
     )
 
     def __post_init__(self) -> None:

@@ -1,0 +1,52 @@
+"""Every key of every adapter is documented, with its meaning and its default."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from sendonce.config.binding import bind, keys_of
+from sendonce.config.problems import Place
+from sendonce.providers.file import FileSettings
+from sendonce.providers.http import HttpProvider, HttpSettings, Rule
+from sendonce.providers.smtp import SmtpSettings
+from sendonce.providers.twilio import TwilioSettings
+
+PAGE = (Path(__file__).parents[2] / "docs/providers.md").read_text(encoding="utf-8")
+SECTIONS = {
+    "## smtp": SmtpSettings,
+    "## twilio": TwilioSettings,
+    "## http": HttpSettings,
+    "### Rules": Rule,
+    "## console and file": FileSettings,
+}
+ACCOUNT_KEYS = {"provider", "channel", "limits", "lanes", "from"}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_page_lists_exactly_the_keys_that_are_read(section: str) -> None:
+    text = PAGE.split(f"\n{section}\n")[1].split("\n#")[0]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    listed = {row[0].strip("`"): row[-1] for row in rows if len(row) == 4}
+    assert listed == {key.name: key.meaning for key in keys_of(SECTIONS[section])}
+    assert all(listed.values())
+
+
+@pytest.mark.parametrize("section", ["## smtp", "## twilio", "## http"])
+def test_the_examples_can_be_read(section: str) -> None:
+    example = re.search(r"```toml\n(.*?)```", PAGE.split(f"\n{section}\n")[1], re.DOTALL)
+    assert example is not None
+    (account,) = tomllib.loads(example[1])["account"].values()
+    own = {key: value for key, value in account.items() if key not in ACCOUNT_KEYS}
+    environ = {
+        "SMTP_PASSWORD": "x",
+        "SMS_TOKEN": "x",
+        "TWILIO_ACCOUNT_SID": "AC" + "0" * 32,
+        "TWILIO_AUTH_TOKEN": "x",
+    }
+    settings: object = bind(SECTIONS[section], own, Place(Path("/sendonce.toml"), "account.example", environ))
+    if isinstance(settings, HttpSettings):
+        assert HttpProvider(settings).promise.key_window_s == 86400
