@@ -165,60 +165,91 @@ class World:
         further channels; returns the key of the first."""
         through = self.policy.accounts[account or self.accounts[0]]
         due_at = self.now + int(due_in_s * SECOND)
-        expires_at = due_at + int(valid_s * SECOND)
         recipients = {
             channel.value: {"to": to if to and channel is through.channel else ADDRESSES[channel]}
             for channel in (through.channel, *also)
         }
-        new = Reminder(
-            id=0,
+        new = replace(
+            self._reminder(through, due_at),
             tenant=tenant,
             reminder=reminder,
             customer=customer,
-            due_at=due_at,
-            due_local="2026-01-01T01:00:00",
             zone=zone,
-            expires_at=expires_at,
+            expires_at=due_at + int(valid_s * SECOND),
             template=template,
-            template_version=0,
-            category=through.name,
             priority=priority,
             group=group,
+            data=json.dumps({"name": "Ann"} if data is None else data),
+            recipients=recipients,
+        )
+        self.write(lambda tx: self._insert(tx, new))
+        return self.key(reminder, through.channel, customer)
+
+    def schedule_many(
+        self, count: int, *, account: str = "", customer: str = "c-1", due_in_s: float = 1e6
+    ) -> None:
+        """Reminders "r-0", "r-1", ... in one unit, far in the future where nothing else is said."""
+        through = self.policy.accounts[account or self.accounts[0]]
+        due_at = self.now + int(due_in_s * SECOND)
+        one = replace(self._reminder(through, due_at), customer=customer)
+
+        def unit(tx: Tx) -> None:
+            for number in range(count):
+                self._insert(tx, replace(one, reminder=f"r-{number}"))
+
+        self.write(unit)
+
+    def _reminder(self, through: AccountPolicy, due_at: int) -> Reminder:
+        return Reminder(
+            id=0,
+            tenant=TENANT,
+            reminder="r-1",
+            customer="c-1",
+            due_at=due_at,
+            due_local="2026-01-01T01:00:00",
+            zone="",
+            expires_at=due_at + 24 * HOUR,
+            template="t",
+            template_version=0,
+            category=through.name,
+            priority=0,
+            group="",
             source="",
             import_id=0,
             linked="",
-            data=json.dumps({"name": "Ann"} if data is None else data),
-            recipients=recipients,
+            data=json.dumps({"name": "Ann"}),
+            recipients={through.channel.value: {"to": ADDRESSES[through.channel]}},
             spec_hash="spec",
             version=1,
             created_at=self.now,
         )
 
-        def unit(tx: Tx) -> None:
-            (id_,) = tx.reminders.insert([new])
-            tx.deliveries.insert(
-                [
-                    NewDelivery(
-                        tenant=tenant,
-                        key=self.key(reminder, Channel(channel), customer),
-                        reminder_id=id_,
-                        customer=customer,
-                        channel=Channel(channel),
-                        address_tag=self.tag(Channel(channel), recipient["to"], tenant),
-                        category=through.name,
-                        group=group,
-                        priority=priority,
-                        due_at=due_at,
-                        expires_at=expires_at,
-                        actor="api:test",
-                        details={"due_at": due_at, "expires_at": expires_at, "template": template},
-                    )
-                    for channel, recipient in recipients.items()
-                ]
-            )
-
-        self.write(unit)
-        return self.key(reminder, through.channel, customer)
+    def _insert(self, tx: Tx, new: Reminder) -> None:
+        (id_,) = tx.reminders.insert([new])
+        tx.deliveries.insert(
+            [
+                NewDelivery(
+                    tenant=new.tenant,
+                    key=self.key(new.reminder, Channel(channel), new.customer),
+                    reminder_id=id_,
+                    customer=new.customer,
+                    channel=Channel(channel),
+                    address_tag=self.tag(Channel(channel), recipient["to"], new.tenant),
+                    category=new.category,
+                    group=new.group,
+                    priority=new.priority,
+                    due_at=new.due_at,
+                    expires_at=new.expires_at,
+                    actor="api:test",
+                    details={
+                        "due_at": new.due_at,
+                        "expires_at": new.expires_at,
+                        "template": new.template,
+                    },
+                )
+                for channel, recipient in new.recipients.items()
+            ]
+        )
 
     def key(self, reminder: str, channel: Channel, customer: str = "c-1") -> str:
         return Identity(reminder, customer, channel).key

@@ -47,6 +47,8 @@ def _sentence(event: Event, line: Line, when: When) -> str:
             return "Taken up again as planned, with its content made anew."
         case Event.PUBLISHED:
             return f"Came due: its text was fixed, and it was queued for {_account(line)}."
+        case Event.DEFERRED if line.word("reason") == "zone_rules":
+            return f"Its zone has new rules: its time on the customer's clock is now {when(line.number('due'))}."
         case Event.DEFERRED:
             until = line.number("until")
             return f"Put off{f' until {when(until)}' if until else ''}: {why}."
@@ -321,6 +323,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "import_undone": "the import that brought it was undone",
     "channel_removed": "its channel was taken out of the reminder",
     "no_answer": "the provider gave no answer",
+    "zone_rules": "its zone has new rules",
     "policy:permitted": "by the configured policy",
     "policy:assumed_sent": "by the configured policy",
 }
