@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
 import resource
 import statistics
@@ -119,8 +120,7 @@ async def with_sendonce(url: str, in_flight: int, seconds: float) -> tuple[float
 
 
 async def with_aiohttp(url: str, in_flight: int, seconds: float) -> tuple[float, float]:
-    import aiohttp
-
+    aiohttp = importlib.import_module("aiohttp")  # the peer; install it to run this benchmark
     timeout = aiohttp.ClientTimeout(total=30)
     connector = aiohttp.TCPConnector(limit=in_flight)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
