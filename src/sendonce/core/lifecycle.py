@@ -366,6 +366,8 @@ def _rules() -> list[Rule]:
         *in_doubt(Event.KEY_DIED, queued, (g.KEY_DEAD,), e.EPOCH),
         *ended_before_sending(Event.CANCELLED, states.CANCELLED, e.CANCEL),
         *asked_too_late(Event.CANCELLED, e.CANCEL),
+        # "Stop when paid" also holds for what died: no later redrive may send it.
+        Rule(Event.CANCELLED, DEAD_LETTERS, (g.NOT_MAYBE,), states.CANCELLED, (e.EPOCH,)),
         *ended_before_sending(Event.SUPPRESSED, states.SUPPRESSED, e.OPT_OUT),
         *asked_too_late(Event.SUPPRESSED, e.OPT_OUT),
         *ended_before_sending(Event.EXPIRED, states.EXPIRED),
@@ -404,6 +406,14 @@ def _rules() -> list[Rule]:
             Event.RESTORED,
             frozenset({states.CANCELLED}),
             (g.NOT_MAYBE,),
+            states.SCHEDULED,
+            (e.VERSION, e.EPOCH),
+        ),
+        # A dead letter whose template or data was mended is published anew, as another content.
+        Rule(
+            Event.RESTORED,
+            DEAD_LETTERS,
+            (g.NOT_MAYBE, g.NOT_EXPIRED),
             states.SCHEDULED,
             (e.VERSION, e.EPOCH),
         ),
