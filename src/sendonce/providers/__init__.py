@@ -1,0 +1,6 @@
+"""Adapters, one file per provider: settings, send, table of codes, look-up, check. See `ports.provider`.
+
+smtp, twilio, http    real providers              call    one HTTP call under the port's rules
+console, file         for development             mime    an email as bytes
+                                                  echo    our signed id in a callback URL
+"""
