@@ -135,11 +135,12 @@ def _hinted(
         row = found.get(hint.delivery_id)
         if row is None:
             done.append(hint)  # a hint of another store, or from before a restore: the row is the truth
-        elif row.standing.state is State.QUEUED and row.course.account == account.name:
-            if by_id[row.id] is hint and row.course.next_at <= tx.now:
-                rows.append(row)
-            elif row.course.next_at > tx.now:
+        elif row.standing.state is State.QUEUED:
+            if row.course.next_at > tx.now:
                 done.append(hint)  # waiting for its retry: the sweeper hints it again when it is ready
+            elif row.course.account == account.name and by_id[row.id] is hint:
+                rows.append(row)
+            # else another account's, or the same one twice: handed back
         else:
             done.append(hint)
             if row.standing.state in ENDED:
