@@ -1,0 +1,1116 @@
+"""What every store must do: the promises of `ports.store`, each as a test.
+
+    from sendonce.testing.conformance.store import StoreSuite, broken_chains
+
+    class TestMyStore(StoreSuite):
+        pass
+
+with two fixtures: `clock`, a `VirtualClock`, and `store`, an empty store opened with that clock. After each
+test `broken_chains(store)` must be empty: whatever a test did, the ledger replays to the table.
+
+Nothing here names a database, and the data is made so that wrong answers differ from right ones: ids never
+run in the order of the times, every state is always present, and somebody else's rows lie beside.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from sendonce.core.consent import Kind, Preference
+from sendonce.core.delivery import Channel
+from sendonce.core.errors import StoreUnavailable
+from sendonce.core.ledger import Value, check_chain
+from sendonce.core.lifecycle import ENDED, UNSENT, Ending, Event, Facts, Moved, Standing, State, step
+from sendonce.core.pacing import Gate, GateLimits, Limit
+from sendonce.ports.store import (
+    Content,
+    Course,
+    Delivery,
+    Move,
+    NewDelivery,
+    OpenCall,
+    Pause,
+    Process,
+    Reminder,
+    Row,
+    Store,
+    StoredTemplate,
+    Tx,
+)
+from sendonce.testing.clock import VirtualClock
+
+T = TypeVar("T")
+
+SECOND: Final = 1_000_000
+HOUR: Final = 3_600 * SECOND
+START: Final = 1_767_225_600 * SECOND  # where a VirtualClock begins
+LIMITS: Final = GateLimits(
+    (Limit(10, SECOND), Limit(50_000, 86_400 * SECOND, parts=True)), lanes=4, headroom=0.1
+)
+
+Step = tuple[Event, Facts]
+PUBLISHED: Final[tuple[Step, ...]] = ((Event.PUBLISHED, Facts()),)
+CLAIMED: Final = (*PUBLISHED, (Event.CLAIMED, Facts()))
+UNCERTAIN: Final = (*CLAIMED, (Event.UNKNOWN, Facts()))
+WAY_TO: Final[Mapping[State, tuple[Step, ...]]] = {
+    State.SCHEDULED: (),
+    State.QUEUED: PUBLISHED,
+    State.SENDING: CLAIMED,
+    State.RECONCILING: (*CLAIMED, (Event.UNKNOWN, Facts(lookup=True))),
+    State.UNCERTAIN: UNCERTAIN,
+    State.ACCEPTED: (*CLAIMED, (Event.ACCEPTED, Facts())),
+    State.REJECTED: (*CLAIMED, (Event.REJECTED, Facts())),
+    State.DEAD: (*CLAIMED, (Event.FAILED, Facts(budget=False))),
+    State.CANCELLED: ((Event.CANCELLED, Facts()),),
+    State.SUPPRESSED: (*PUBLISHED, (Event.SUPPRESSED, Facts())),
+    State.EXPIRED: ((Event.EXPIRED, Facts()),),
+    State.ASSUMED_SENT: (*UNCERTAIN, (Event.ASSUMED_SENT, Facts())),
+    State.NOT_SENT: (*UNCERTAIN, (Event.NOT_SENT, Facts())),
+}
+"""How a delivery comes into each state, along the table."""
+
+
+def broken_chains(store: Store) -> list[str]:
+    """Every delivery whose ledger does not replay to its row, with what is wrong."""
+
+    def query(tx: Tx) -> list[str]:
+        faults = []
+        for row in _all_rows(tx):
+            lines = [
+                (int(line["seq"]), str(line["body"]), str(line["hash"]))
+                for line in tx.rows("view_ledger", delivery_id=row["id"])
+            ]
+            fault = check_chain(str(row["key"]), lines, int(row["seq"]), str(row["head"]), _standing(row))
+            faults += [f"{fault.key}, entry {fault.seq}: {fault.what}"] if fault else []
+        return faults
+
+    return store.read(query)
+
+
+class StoreSuite:
+    """The tests. They find `store` and `clock` by name; no test library is imported here."""
+
+    # Units.
+
+    def test_a_unit_gives_back_what_it_returned_and_sees_its_own_writes(self, store: Store) -> None:
+        def unit(tx: Tx) -> tuple[str | None, str | None, list[State]]:
+            before = tx.meta("colour")
+            tx.set_meta("colour", "red")
+            tx.set_meta("colour", "blue")
+            (id_,) = tx.deliveries.insert([new("a")])
+            (row,) = tx.deliveries.by_ids([id_])
+            tx.deliveries.move([along(row, Event.PUBLISHED)])
+            return before, tx.meta("colour"), [row.standing.state for row in tx.deliveries.by_ids([id_])]
+
+        assert store.write(unit).result() == (None, "blue", [State.QUEUED])
+        assert store.read(lambda tx: tx.meta("colour")) == "blue"
+
+    def test_a_unit_that_raises_takes_back_its_own_writes_and_nobody_elses(self, store: Store) -> None:
+        def unit(number: int) -> Callable[[Tx], int]:
+            def run(tx: Tx) -> int:
+                tx.set_meta(f"unit-{number}", "done")
+                tx.deliveries.insert([new(f"u{number}")])
+                if number % 3 == 0:
+                    raise ValueError(number)
+                return number
+
+            return run
+
+        futures = in_threads(store, [unit(number) for number in range(30)])
+        for number, future in enumerate(futures):
+            if number % 3 == 0:
+                error = future.exception()
+                assert isinstance(error, ValueError)
+                assert error.args == (number,)
+            else:
+                assert future.result() == number
+        done = store.read(lambda tx: {n for n in range(30) if tx.meta(f"unit-{n}") == "done"})
+        assert done == {number for number in range(30) if number % 3}
+        keys = {str(row["key"]) for row in store.read(_all_rows)}
+        assert keys == {f"u{number}:c:email" for number in done}
+
+    def test_a_move_and_its_entry_fall_together(self, store: Store) -> None:
+        (row,) = add(store, new("a"))
+
+        def unit(tx: Tx) -> None:
+            assert tx.deliveries.move([along(row, Event.PUBLISHED)]) == [True]
+            assert [entry["event"] for entry in entries(tx, row.id)] == ["scheduled", "published"]
+            raise ValueError("after the move")
+
+        assert isinstance(store.write(unit).exception(), ValueError)
+        assert look(store, row.id) == row
+        assert store.read(lambda tx: [entry["event"] for entry in entries(tx, row.id)]) == ["scheduled"]
+
+    def test_units_of_many_threads_lose_no_update(self, store: Store) -> None:
+        def count(tx: Tx) -> int:
+            value = int(tx.meta("count") or 0) + 1
+            tx.set_meta("count", str(value))
+            return value
+
+        futures = in_threads(store, [count] * 200)
+        assert sorted(future.result() for future in futures) == list(range(1, 201))
+
+    def test_a_unit_sees_one_instant_and_a_query_changes_nothing(
+        self, store: Store, clock: VirtualClock
+    ) -> None:
+        clock.advance(2.5)
+
+        def unit(tx: Tx) -> tuple[int, int, int]:
+            first = tx.now, tx.steady
+            clock.advance(1.0)
+            assert (tx.now, tx.steady) == first
+            return tx.now, tx.steady, store.steady()
+
+        now, steady, outside = store.write(unit).result()
+        assert now == START + 2_500_000
+        assert outside == steady + SECOND
+
+        def write_while_reading(tx: Tx) -> None:
+            tx.set_meta("sneaked", "in")
+
+        with suppress(Exception):  # a store may refuse it, or forget it
+            store.read(write_while_reading)
+        assert store.read(lambda tx: tx.meta("sneaked")) is None
+        assert store.write(lambda tx: tx.meta("sneaked")).result() is None
+
+    def test_the_steady_clock_is_not_moved_by_the_calendar(self, store: Store, clock: VirtualClock) -> None:
+        before = store.steady()
+        clock.step(-7_200)
+        assert store.steady() == before
+        clock.step(+86_400)
+        clock.advance(3.0)
+        assert store.steady() == before + 3 * SECOND
+        assert store.write(lambda tx: tx.steady).result() == before + 3 * SECOND
+
+    def test_the_secret_is_long_and_does_not_change(self, store: Store) -> None:
+        assert len(store.secret) >= 32
+        assert store.secret == store.secret
+        assert len(set(store.secret)) > 8
+
+    def test_closing_twice_is_closing_once(self, store: Store) -> None:
+        done = store.write(lambda tx: tx.set_meta("last", "word"))
+        store.close()
+        store.close()
+        assert done.result() is None
+
+    # Deliveries: inserting and finding.
+
+    def test_insert_gives_ids_in_order_and_rows_as_given(self, store: Store) -> None:
+        given = [new("c", due_at=START + 3), new("a", due_at=START + 1, tenant="other"), new("b", group="g")]
+        rows = add(store, *given)
+        assert [row.key for row in rows] == ["c:c:email", "a:c:email", "b:c:email"]
+        first = given[0]
+        assert rows[0] == Delivery(
+            id=rows[0].id,
+            tenant=first.tenant,
+            key=first.key,
+            reminder_id=first.reminder_id,
+            customer=first.customer,
+            channel=first.channel,
+            address_tag=first.address_tag,
+            category=first.category,
+            group=first.group,
+            priority=first.priority,
+            standing=Standing(State.SCHEDULED),
+            course=Course(due_at=START + 3, next_at=START + 3, expires_at=first.expires_at),
+            ended_at=0,
+            seq=1,
+            head=rows[0].head,
+        )
+        assert len({row.head for row in rows}) == 3
+
+    def test_a_key_is_unique_within_its_tenant_and_a_second_one_undoes_the_unit(self, store: Store) -> None:
+        add(store, new("a"), new("a", tenant="other"))
+        assert store.write(lambda tx: tx.deliveries.insert([new("b"), new("a")])).exception() is not None
+        assert [row["key"] for row in store.read(_all_rows)] == ["a:c:email", "a:c:email"]
+
+    def test_by_ids_and_by_keys_come_in_order_of_id_without_the_unknown(self, store: Store) -> None:
+        a, b, c = add(store, new("a"), new("b"), new("c"))
+        unknown = c.id + 1_000
+        assert store.read(lambda tx: tx.deliveries.by_ids([c.id, unknown, a.id, c.id])) == [a, c]
+        wanted = [("t", "c:c:email"), ("t", "x:c:email"), ("other", "b:c:email"), ("t", "b:c:email")]
+        assert store.read(lambda tx: tx.deliveries.by_keys(wanted)) == [b, c]
+
+    def test_of_reminders_gives_all_channels(self, store: Store) -> None:
+        sms = replace(new("a"), channel=Channel.SMS, key="a:c:sms", reminder_id=7)
+        rows = add(store, sms, new("b", reminder_id=8), new("a", reminder_id=7), new("d", reminder_id=9))
+        assert store.read(lambda tx: tx.deliveries.of_reminders([9, 7])) == [rows[0], rows[2], rows[3]]
+
+    def test_matching_selects_by_each_name_a_page_at_a_time(self, store: Store) -> None:
+        def unit(tx: Tx) -> list[int]:
+            run = tx.runs.begin_import("t", "crm", "f.csv", "test")
+            again = tx.runs.begin_import("t", "crm", "g.csv", "test")
+            loan = tx.reminders.insert(
+                [
+                    asked("loan", customer="c1", group="debt", source="crm", import_id=run),
+                    asked("loan", customer="c2", group="debt", source="crm", import_id=run),
+                    asked("parcel", customer="c1", source="crm", import_id=again),
+                    replace(asked("loan", customer="c1", group="debt", source="crm"), tenant="other"),
+                ]
+            )
+            tx.reminders.touch([loan[1]], again)
+            return [run, again, *loan]
+
+        run, again, r1, r2, r3, r4 = store.write(unit).result()
+        a, b, c, d = add(
+            store,
+            new("loan", customer="c1", reminder_id=r1, address_tag="ann"),
+            new("loan", customer="c2", reminder_id=r2, address_tag="bob"),
+            new("parcel", customer="c1", reminder_id=r3, address_tag="ann"),
+            new("loan", customer="c1", reminder_id=r4, address_tag="ann", tenant="other"),
+        )
+        lead(store, c, WAY_TO[State.ACCEPTED], receipt="r-77")
+        lead(store, b, WAY_TO[State.UNCERTAIN])
+
+        def found(what: str, limit: int = 10, after: int = 0, **value: int | str) -> list[int]:
+            return [
+                row.id for row in store.read(lambda tx: tx.deliveries.matching(what, value, limit, after))
+            ]
+
+        assert found("reminder", tenant="t", reminder="loan") == [a.id, b.id]
+        assert found("customer", tenant="t", customer="c1") == [a.id, c.id]
+        assert found("customer", tenant="other", customer="c1") == [d.id]
+        assert found("group", tenant="t", group="debt") == [a.id, b.id]
+        assert found("group", tenant="t", group="") == []
+        assert found("import", import_id=run) == [a.id, b.id]
+        assert found("import", import_id=again) == [c.id]
+        assert found("import", import_id=0) == []
+        assert found("source_missing", tenant="t", source="crm", import_id=again) == [a.id]
+        assert found("source_missing", tenant="t", source="", import_id=again) == []
+        assert found("pending") == [a.id, d.id]
+        assert found("address", tenant="t", address_tag="ann") == [a.id, c.id]
+        assert found("address_open", tenant="t", address_tag="ann") == [a.id]
+        assert found("state", state="UNCERTAIN") == [b.id]
+        assert found("state", state="DEAD") == []
+        assert found("receipt", receipt="r-77") == [c.id]
+        assert found("receipt", receipt="") == []
+        assert found("reminder", 1, 0, tenant="t", reminder="loan") == [a.id]
+        assert found("reminder", 1, a.id, tenant="t", reminder="loan") == [b.id]
+        assert found("reminder", 1, b.id, tenant="t", reminder="loan") == []
+
+    # Deliveries: who is next.
+
+    def test_flags_follow_from_the_state(self, store: Store, clock: VirtualClock) -> None:
+        rows = one_in_each_state(store)
+        clock.advance(1.0)
+        flags = {
+            State(str(row["state"])): (row["pending"], row["ready"], row["unsent"], row["attention"])
+            for row in store.read(_all_rows)
+        }
+        nothing = (0, 0, 0, 0)
+        assert flags == {
+            **dict.fromkeys(State, nothing),
+            State.SCHEDULED: (1, 0, 1, 0),
+            State.QUEUED: (0, 1, 1, 0),
+            **dict.fromkeys((State.RECONCILING, State.UNCERTAIN, State.DEAD, State.REJECTED), (0, 0, 0, 1)),
+        }
+        assert {state for state, row in rows.items() if row.ended_at} == ENDED
+        assert {row.ended_at for row in rows.values()} == {0, START}
+
+    def test_nobody_is_shown_rows_in_other_states(self, store: Store, clock: VirtualClock) -> None:
+        rows = one_in_each_state(store)
+        clock.advance(10 * 86_400)
+
+        def shown(query: Callable[[Tx], list[Delivery]]) -> set[State]:
+            return {row.standing.state for row in store.read(query)}
+
+        now = clock.now()
+        assert shown(lambda tx: tx.deliveries.due(now, 99)) == {State.SCHEDULED}
+        assert shown(lambda tx: tx.deliveries.ready("acc", retries=False, limit=99)) == {State.QUEUED}
+        assert shown(lambda tx: tx.deliveries.ready("acc", retries=True, limit=99)) == set()
+        assert shown(lambda tx: tx.deliveries.expired(now, 99)) == UNSENT
+        for state in State:
+            watched = state in (State.RECONCILING, State.UNCERTAIN, State.DEAD, State.REJECTED)
+            seen = store.read(lambda tx, state=state: tx.deliveries.attention(state.value, now, 99))  # type: ignore[misc]
+            assert seen == ([rows[state]] if watched else [])
+
+    def test_due_is_in_order_of_time_within_the_limit_and_inclusive(
+        self, store: Store, clock: VirtualClock
+    ) -> None:
+        at = {"late": 50, "first": 10, "edge": 60, "second": 20, "after": 61}
+        add(store, *(new(name, due_at=START + offset) for name, offset in at.items()))
+
+        def due(now: int, limit: int = 99) -> list[str]:
+            return [row.key.split(":")[0] for row in store.read(lambda tx: tx.deliveries.due(now, limit))]
+
+        assert due(START + 60) == ["first", "second", "late", "edge"]
+        assert due(START + 59) == ["first", "second", "late"]
+        assert due(START + 60, limit=2) == ["first", "second"]
+        assert due(START + 9) == []
+
+    def test_a_row_that_commits_late_below_the_mark_is_still_due(self, store: Store) -> None:
+        add(store, new("early", due_at=START - 50), new("later", due_at=START - 10))
+
+        def a_pass(tx: Tx) -> int:
+            page = tx.deliveries.due(START, 99)
+            tx.deliveries.move([along(row, Event.PUBLISHED) for row in page])
+            return len(page)
+
+        assert store.write(a_pass).result() == 2
+        assert store.write(a_pass).result() == 0
+        add(store, new("late", due_at=START - 40))
+        assert store.write(a_pass).result() == 1
+
+    def test_an_examined_row_leaves_the_head_of_the_line(self, store: Store) -> None:
+        """Published, ended or deferred: nothing starves behind rows that cannot go."""
+        add(
+            store, *(new(f"held{n}", due_at=START - 100 + n) for n in range(5)), new("free", due_at=START - 1)
+        )
+
+        def a_pass(tx: Tx) -> list[str]:
+            page = tx.deliveries.due(START, 5)
+            tx.deliveries.defer([(row, START + HOUR) for row in page])
+            return [row.key.split(":")[0] for row in page]
+
+        assert store.write(a_pass).result() == [f"held{n}" for n in range(5)]
+        assert store.write(a_pass).result() == ["free"]
+        assert store.write(a_pass).result() == []
+
+    def test_defer_leaves_ready_and_changed_rows_alone_and_writes_no_entry(self, store: Store) -> None:
+        scheduled, ready, waiting, stale = add(store, new("s"), new("r"), new("w"), new("x"))
+        ready = lead(store, ready, PUBLISHED)
+        waiting = lead(store, waiting, PUBLISHED, next_at=START + 50)
+        lead(store, stale, ((Event.DEFERRED, Facts()),), next_at=START + 7)
+        later = START + HOUR
+
+        def unit(tx: Tx) -> None:
+            tx.deliveries.defer([(row, later) for row in (scheduled, ready, waiting, stale)])
+
+        store.write(unit).result()
+        rows = store.read(lambda tx: tx.deliveries.by_ids([scheduled.id, ready.id, waiting.id, stale.id]))
+        assert [row.course.next_at for row in rows] == [later, ready.course.next_at, later, START + 7]
+        assert [row.seq for row in rows] == [1, 2, 2, 2]
+
+    def test_ready_is_in_fair_order_of_one_kind_and_account(self, store: Store) -> None:
+        def queued(name: str, **course: int | str) -> int:
+            (row,) = add(store, new(name))
+            return lead(store, row, PUBLISHED, **course).id
+
+        third = queued("third", tag=30)
+        queued("other account", tag=1, account="b")
+        first = queued("first", tag=-5)
+        queued("waiting", tag=0, next_at=START + 1)
+        second = queued("second", tag=20)
+        second_too = queued("second too", tag=20)
+        failed = queued("failed", tag=40, failures=1)
+        (row,) = add(store, new("maybe"))
+        maybe = lead(store, row, (*CLAIMED, (Event.UNKNOWN, Facts(key_alive=True))), tag=35).id
+
+        def line(limit: int, *, retries: bool) -> list[int]:
+            rows = store.read(lambda tx: tx.deliveries.ready("acc", retries=retries, limit=limit))
+            return [row.id for row in rows]
+
+        assert line(99, retries=False) == [first, second, second_too, third]
+        assert line(3, retries=False) == [first, second, second_too]
+        assert line(99, retries=True) == [maybe, failed]
+
+    def test_wake_makes_ready_whose_time_has_come_in_one_account(
+        self, store: Store, clock: VirtualClock
+    ) -> None:
+        def waiting(name: str, next_at: int, **course: int | str) -> int:
+            (row,) = add(store, new(name))
+            return lead(store, row, PUBLISHED, next_at=next_at, **course).id
+
+        edge = waiting("edge", START + 100)
+        past = waiting("past", START + 50, failures=2)
+        later = waiting("later", START + 101)
+        other = waiting("other", START + 10, account="b")
+
+        def ready(account: str) -> list[int]:
+            return store.read(
+                lambda tx: [
+                    row.id
+                    for retries in (False, True)
+                    for row in tx.deliveries.ready(account, retries=retries, limit=99)
+                ]
+            )
+
+        assert ready("acc") == []
+        assert store.read(lambda tx: tx.deliveries.next_wake("acc")) == START + 50
+        store.write(lambda tx: tx.deliveries.wake("acc", START + 100)).result()
+        assert ready("acc") == [edge, past]
+        assert ready("b") == []
+        assert store.read(lambda tx: tx.deliveries.next_wake("acc")) == START + 101
+        store.write(lambda tx: tx.deliveries.wake("acc", START + 101)).result()
+        assert ready("acc") == [edge, later, past]
+        assert store.read(lambda tx: tx.deliveries.next_wake("acc")) is None
+        assert store.read(lambda tx: tx.deliveries.next_wake("b")) == START + 10
+        assert store.read(lambda tx: tx.deliveries.next_wake("unknown")) is None
+        assert look(store, other).seq == 2
+
+    def test_expired_is_at_or_past_the_expiry_earliest_first(self, store: Store) -> None:
+        a, b, c, d = add(
+            store,
+            new("a", expires_at=START + 30),
+            new("b", expires_at=START + 10),
+            new("c", expires_at=START + 31),
+            new("d", expires_at=START + 20),
+        )
+        lead(store, b, PUBLISHED, next_at=START + HOUR)
+        lead(store, d, CLAIMED)
+
+        def expired(now: int, limit: int = 99) -> list[int]:
+            return [row.id for row in store.read(lambda tx: tx.deliveries.expired(now, limit))]
+
+        assert expired(START + 30) == [b.id, a.id]
+        assert expired(START + 30, limit=1) == [b.id]
+        assert expired(START + 29) == [b.id]
+        assert expired(START + 31) == [b.id, a.id, c.id]
+
+    def test_attention_comes_in_order_of_next_at(self, store: Store) -> None:
+        rows = add(store, new("a"), new("b"), new("c"))
+        for row, next_at in zip(rows, (START + 30, START + 10, START + 31), strict=True):
+            lead(store, row, WAY_TO[State.UNCERTAIN], next_at=next_at)
+
+        def seen(now: int, limit: int = 99) -> list[int]:
+            return [row.id for row in store.read(lambda tx: tx.deliveries.attention("UNCERTAIN", now, limit))]
+
+        assert seen(START + 30) == [rows[1].id, rows[0].id]
+        assert seen(START + 30, limit=1) == [rows[1].id]
+        assert seen(START + 9) == []
+
+    def test_unpause_wakes_what_this_pause_put_off(self, store: Store, clock: VirtualClock) -> None:
+        def put_off(name: str, reason: str, next_at: int, *, queued: bool = False, **fields: str) -> int:
+            (row,) = add(store, new(name, due_at=START - 5, **fields))
+            way = (*PUBLISHED, (Event.DEFERRED, Facts())) if queued else ((Event.DEFERRED, Facts()),)
+            return lead(store, row, way, next_at=next_at, reason=reason).id
+
+        near, far = START + HOUR, START + 2 * HOUR
+        scheduled = put_off("scheduled", "paused:group", near, group="g")
+        queued = put_off("queued", "paused:group", near, queued=True, group="g")
+        put_off("later", "paused:group", far, group="g")
+        put_off("another group", "paused:group", near, group="h")
+        put_off("night", "quiet_hours", near, group="g")
+        channel = put_off("channel", "paused:channel", near, group="g")
+
+        def unpause(scope: str, name: str, limit: int = 9) -> int:
+            return store.write(
+                lambda tx: tx.deliveries.unpause(scope, name, ["acc", "b"], near, limit)
+            ).result()
+
+        def moved() -> set[int]:
+            return {int(row["id"]) for row in store.read(_all_rows) if row["next_at"] == START}
+
+        assert unpause("group", "t/nobody") == 0
+        assert moved() == set()
+        assert unpause("group", "t/g") == 2
+        assert moved() == {scheduled, queued}
+        assert unpause("group", "t/g") == 0
+        assert unpause("channel", "email") == 1
+        assert moved() == {scheduled, queued, channel}
+
+    # Deliveries: moving.
+
+    def test_a_move_is_a_compare_and_set_on_state_epoch_and_seq(self, store: Store) -> None:
+        (old,) = add(store, new("a"))
+        fresh = lead(store, old, PUBLISHED)
+        stale = [
+            old,  # state and seq
+            replace(fresh, standing=replace(fresh.standing, epoch=fresh.standing.epoch + 1)),
+            replace(fresh, standing=replace(fresh.standing, epoch=fresh.standing.epoch - 1)),
+            replace(fresh, standing=replace(fresh.standing, state=State.SENDING)),
+            replace(fresh, seq=fresh.seq + 1),
+            replace(fresh, seq=fresh.seq - 1),
+            replace(fresh, id=fresh.id + 1_000),
+        ]
+        moves = [Move(row, Event.ACCEPTED, Standing(State.ACCEPTED), row.course, "test") for row in stale]
+        assert store.write(lambda tx: tx.deliveries.move(moves)).result() == [False] * len(moves)
+        assert look(store, fresh.id) == fresh
+        assert store.read(lambda tx: len(entries(tx, fresh.id))) == 2
+
+    def test_of_two_moves_of_one_row_the_first_wins_and_the_second_leaves_no_entry(
+        self, store: Store
+    ) -> None:
+        a, b = add(store, new("a"), new("b"))
+        moves = [along(a, Event.PUBLISHED), along(a, Event.CANCELLED), along(b, Event.PUBLISHED)]
+        assert store.write(lambda tx: tx.deliveries.move(moves)).result() == [True, False, True]
+        assert look(store, a.id).standing.state is State.QUEUED
+        assert store.read(lambda tx: [e["event"] for e in entries(tx, a.id)]) == ["scheduled", "published"]
+
+    def test_threads_that_race_for_one_row_get_it_once(self, store: Store) -> None:
+        (row,) = add(store, new("a"))
+        row = lead(store, row, PUBLISHED)
+        claims = [lambda tx: tx.deliveries.move([along(row, Event.CLAIMED)])[0]] * 20
+        assert sorted(future.result() for future in in_threads(store, claims)) == [False] * 19 + [True]
+
+    def test_a_move_writes_all_of_standing_and_course(self, store: Store) -> None:
+        (row,) = add(store, new("a"))
+        standing = Standing(State.UNCERTAIN, 5, 3, maybe=True, permit=True, ending=Ending.OPT_OUT)
+        course = Course(
+            due_at=row.course.due_at,
+            next_at=START + 2,
+            expires_at=START + 3,
+            account="acc",
+            tag=-(2**62),
+            cost=4,
+            attempts=5,
+            failures=6,
+            throttles=7,
+            first_try=START + 8,
+            last_try=START + 9,
+            receipt="r",
+            reason="why",
+        )
+        details: dict[str, Value] = {
+            "code": "é\x7f",
+            "number": 2**53 + 1,
+            "empty": "",
+            "none": None,
+            "yes": True,
+        }
+        move = Move(row, Event.UNKNOWN, standing, course, "worker:w", details)
+        assert store.write(lambda tx: tx.deliveries.move([move])).result() == [True]
+        after = look(store, row.id)
+        assert (after.standing, after.course, after.seq) == (standing, course, 2)
+        assert after.head != row.head
+
+    def test_a_revision_may_change_what_it_is_about_and_other_moves_may_not(self, store: Store) -> None:
+        (row,) = add(store, new("a", group="g"))
+        revised = replace(
+            along(row, Event.REVISED, due_at=START + 77),
+            address_tag="new",
+            category="payment",
+            group="h",
+            priority=3,
+        )
+        assert store.write(lambda tx: tx.deliveries.move([revised])).result() == [True]
+        after = look(store, row.id)
+        assert (after.address_tag, after.category, after.group, after.priority) == ("new", "payment", "h", 3)
+        assert after.course.due_at == START + 77
+        last = lead(store, after, PUBLISHED)
+        assert (last.address_tag, last.category, last.group, last.priority) == ("new", "payment", "h", 3)
+        assert last.course.due_at == START + 77
+
+    def test_a_note_moves_nothing_and_advances_the_ledger(self, store: Store) -> None:
+        (row,) = add(store, new("a"))
+        done = lead(store, row, WAY_TO[State.ACCEPTED])
+        note = Move(done, Event.DUPLICATE_OBSERVED, done.standing, done.course, "worker:w", {"hint": "m-1"})
+        assert store.write(lambda tx: tx.deliveries.note([note])).result() == [True]
+        after = look(store, row.id)
+        assert after == replace(done, seq=done.seq + 1, head=after.head)
+        assert after.head != done.head
+        assert store.write(lambda tx: tx.deliveries.note([note])).result() == [False]
+        assert look(store, row.id) == after
+
+    # Reminders, content, templates.
+
+    def test_reminders_are_found_in_the_order_asked_for(self, store: Store) -> None:
+        given = [asked("b"), asked("a", group="g", data='{"x":1}'), asked("a", customer="c2")]
+        ids = store.write(lambda tx: tx.reminders.insert(given)).result()
+        keys = [("t", "a", "c"), ("t", "zz", "c"), ("t", "b", "c"), ("other", "a", "c")]
+        first, missing, second, other = store.read(lambda tx: tx.reminders.find(keys))
+        assert first == replace(given[1], id=ids[1])
+        assert second == replace(given[0], id=ids[0])
+        assert missing is None
+        assert other is None
+        assert store.read(lambda tx: set(tx.reminders.by_ids([ids[2], ids[0], 9_999]))) == {ids[2], ids[0]}
+
+    def test_a_revision_keeps_what_was_said_before(self, store: Store) -> None:
+        run = store.write(lambda tx: tx.runs.begin_import("t", "crm", "f.csv", "test")).result()
+        ids = store.write(lambda tx: tx.reminders.insert([asked("a"), asked("b"), asked("c")])).result()
+        first = store.read(lambda tx: tx.reminders.by_ids([ids[0]]))[ids[0]]
+        other = store.read(lambda tx: tx.reminders.by_ids([ids[1]]))[ids[1]]
+        second = replace(first, data='{"n":2}', due_at=START + 9, group="g", import_id=run, spec_hash="h2")
+        third = replace(second, data='{"n":3}', recipients={"sms": {"to": "+12025550100"}})
+        store.write(lambda tx: tx.reminders.revise([second])).result()
+        store.write(lambda tx: tx.reminders.revise([third, replace(other, import_id=run)])).result()
+        assert store.read(lambda tx: tx.reminders.by_ids([ids[0]])) == {ids[0]: replace(third, version=3)}
+
+        def kept(limit: int, after: int) -> list[Reminder]:
+            return store.read(lambda tx: tx.reminders.revisions(run, limit, after))
+
+        assert kept(99, 0) == [first, replace(second, version=2), other]
+        assert kept(99, ids[0]) == [other]
+        assert store.read(lambda tx: tx.reminders.revisions(run + 1, 99, 0)) == []
+
+    def test_touch_notes_the_import_and_nothing_else(self, store: Store) -> None:
+        ids = store.write(lambda tx: tx.reminders.insert([asked("a"), asked("b")])).result()
+        before = store.read(lambda tx: tx.reminders.by_ids(ids))
+        store.write(lambda tx: tx.reminders.touch([ids[1]], 5)).result()
+        after = store.read(lambda tx: tx.reminders.by_ids(ids))
+        assert after == {ids[0]: before[ids[0]], ids[1]: replace(before[ids[1]], import_id=5)}
+
+    def test_reschedule_moves_the_expiry_along(self, store: Store) -> None:
+        ids = store.write(lambda tx: tx.reminders.insert([asked("a"), asked("b")])).result()
+        before = store.read(lambda tx: tx.reminders.by_ids(ids))
+        store.write(lambda tx: tx.reminders.reschedule({ids[0]: before[ids[0]].due_at - HOUR})).result()
+        moved = before[ids[0]]
+        moved = replace(moved, due_at=moved.due_at - HOUR, expires_at=moved.expires_at - HOUR)
+        assert store.read(lambda tx: tx.reminders.by_ids(ids)) == {**before, ids[0]: moved}
+
+    def test_content_is_kept_by_version_and_replaced_by_the_same(self, store: Store) -> None:
+        contents = [content(1, 1, "one"), content(1, 2, "two"), content(2, 1, "other")]
+        store.write(lambda tx: tx.contents.put(contents)).result()
+        store.write(lambda tx: tx.contents.put([content(1, 2, "two again")])).result()
+
+        def get(*keys: tuple[int, int]) -> dict[int, str]:
+            found = store.read(lambda tx: tx.contents.get(keys))
+            return {id_: one.payload for id_, one in found.items()}
+
+        assert get((1, 2), (2, 1), (3, 1)) == {1: "two again", 2: "other"}
+        assert get((1, 1)) == {1: "one"}
+        assert store.read(lambda tx: tx.contents.get([(2, 1)]))[2] == contents[2]
+
+    def test_templates_have_versions_of_all_channels(self, store: Store) -> None:
+        given = [
+            template("pay", 1, Channel.EMAIL),
+            template("pay", 1, Channel.SMS),
+            template("pay", 2, Channel.SMS),
+            template("ship", 9, Channel.EMAIL),
+            replace(template("pay", 7, Channel.EMAIL), tenant="other"),
+        ]
+        store.write(lambda tx: tx.templates.put(given)).result()
+        assert store.read(lambda tx: tx.templates.newest("t", "pay")) == [given[2]]
+        assert store.read(lambda tx: tx.templates.version("t", "pay", 1)) == given[:2]
+        assert store.read(lambda tx: tx.templates.newest("t", "nothing")) == []
+        assert store.read(lambda tx: tx.templates.version("t", "pay", 3)) == []
+
+    def test_a_template_version_is_immutable(self, store: Store) -> None:
+        store.write(lambda tx: tx.templates.put([template("pay", 1, Channel.SMS)])).result()
+        again = replace(template("pay", 1, Channel.SMS), text="changed")
+        assert store.write(lambda tx: tx.templates.put([again])).exception() is not None
+        assert store.read(lambda tx: tx.templates.newest("t", "pay"))[0].text != "changed"
+
+    # Calls and processes.
+
+    def test_calls_are_counted_by_account_until_they_are_closed(self, store: Store) -> None:
+        calls = [call(1, 1), call(1, 2), call(2, 1), call(3, 1, account="b")]
+        store.write(lambda tx: tx.calls.open(calls)).result()
+        assert store.read(lambda tx: (tx.calls.count("acc"), tx.calls.count("b"), tx.calls.count("x"))) == (
+            3, 1, 0,
+        )  # fmt: skip
+        store.write(lambda tx: tx.calls.close([(1, 2), (2, 7), (9, 1)])).result()
+        assert store.read(lambda tx: (tx.calls.count("acc"), tx.calls.count("b"))) == (2, 1)
+        store.write(lambda tx: tx.calls.close([(1, 1), (2, 1), (1, 1)])).result()
+        assert store.read(lambda tx: (tx.calls.count("acc"), tx.calls.count("b"))) == (0, 1)
+
+    def test_overdue_calls_tell_a_gone_process_from_a_slow_one(self, store: Store) -> None:
+        steady = store.steady()
+        processes = [
+            process("living", steady + HOUR),
+            process("dead", steady),
+            replace(process("stopped", steady + HOUR), stopped=True),
+        ]
+        calls = [
+            call(5, 1, process="living", send_deadline=steady + 1),
+            call(4, 1, process="living", send_deadline=steady),
+            call(3, 1, process="dead", send_deadline=steady + HOUR),
+            call(2, 1, process="stopped", send_deadline=steady + HOUR),
+            call(1, 1, process="never heard of", send_deadline=steady + HOUR),
+        ]
+
+        def unit(tx: Tx) -> None:
+            for one in processes:
+                tx.processes.beat(one)
+            tx.calls.open(calls)
+
+        store.write(unit).result()
+
+        def overdue(at: int, limit: int = 99) -> list[tuple[int, bool]]:
+            lost = store.read(lambda tx: tx.calls.overdue(at, limit))
+            return [(one.call.delivery_id, one.gone) for one in lost]
+
+        assert overdue(steady) == [(1, True), (2, True), (3, True), (4, False)]
+        assert overdue(steady, limit=2) == [(1, True), (2, True)]
+        assert overdue(steady - 1) == [(1, True), (2, True)]
+        assert overdue(steady + HOUR) == [(1, True), (2, True), (3, True), (4, True), (5, True)]
+        lost = store.read(lambda tx: tx.calls.overdue(steady, 99))
+        assert lost[2].call == calls[2]
+        assert lost[2].gone_since == steady
+
+    def test_a_process_beats_dies_and_stops(self, store: Store) -> None:
+        steady = store.steady()
+        first, second = process("one", steady + 10), process("two", steady + 20)
+
+        def beat(*processes: Process) -> None:
+            for one in processes:
+                store.write(lambda tx, one=one: tx.processes.beat(one)).result()  # type: ignore[misc]
+
+        def dead(at: int) -> list[str]:
+            return sorted(one.id for one in store.read(lambda tx: tx.processes.dead(at)))
+
+        beat(first, second)
+        assert dead(steady + 9) == []
+        assert dead(steady + 10) == ["one"]
+        assert dead(steady + 20) == ["one", "two"]
+        beat(replace(first, lease_until=steady + 30))
+        assert dead(steady + 20) == ["two"]
+        store.write(lambda tx: tx.processes.mark_stopped(["two"])).result()
+        assert dead(steady + 40) == ["one"]
+        assert store.read(lambda tx: tx.processes.dead(steady + 40)) == [
+            replace(first, lease_until=steady + 30)
+        ]
+
+    # Gates.
+
+    def test_there_is_no_gate_before_it_is_seeded(self, store: Store) -> None:
+        assert store.write(lambda tx: tx.gates.lock("acc")).result() is None
+        store.write(lambda tx: tx.gates.seed("acc", LIMITS)).result()
+        gate = store.write(lambda tx: tx.gates.lock("acc")).result()
+        assert gate is not None
+        assert gate.limits == LIMITS
+        assert store.write(lambda tx: tx.gates.lock("b")).result() is None
+
+    def test_a_gate_comes_back_as_it_was_saved(self, store: Store) -> None:
+        def unit(tx: Tx) -> tuple[Gate, Gate | None]:
+            tx.gates.seed("acc", LIMITS)
+            gate = tx.gates.lock("acc")
+            assert gate is not None
+            changed = replace(
+                gate,
+                limits=replace(LIMITS, lanes=2, jitter_us=9),
+                tats=(START + 1,),
+                usage=(((START, 3), (START + HOUR, 4)),),
+                closed_until=START + 2,
+                closed_why="throttled",
+                paused_until=START + 3,
+                probing=True,
+                pace=0.343,
+                lane_pace=0.7,
+                paced_at=START + 4,
+                stepped_at=START + 5,
+                streak=6,
+                throttles=7,
+                retry_credit=1.25,
+                credited_at=START + 8,
+                vtime=2**61,
+            )
+            tx.gates.save(changed)
+            return changed, tx.gates.lock("acc")
+
+        saved, read = store.write(unit).result()
+        assert read is not None
+        assert read == replace(saved, version=read.version)
+        assert read.version > saved.version
+        store.write(lambda tx: tx.gates.seed("a", LIMITS)).result()
+        assert [gate.account for gate in store.read(lambda tx: tx.gates.all())] == ["a", "acc"]
+        assert store.read(lambda tx: tx.gates.all())[1] == read
+
+    def test_a_gate_that_changed_meanwhile_is_not_saved(self, store: Store) -> None:
+        store.write(lambda tx: tx.gates.seed("acc", LIMITS)).result()
+        old = store.write(lambda tx: tx.gates.lock("acc")).result()
+        assert old is not None
+        store.write(lambda tx: tx.gates.save(replace(old, vtime=1))).result()
+
+        def unit(tx: Tx) -> None:
+            tx.set_meta("beside", "it")
+            tx.gates.save(replace(old, vtime=2))
+
+        assert isinstance(store.write(unit).exception(), StoreUnavailable)
+        gate = store.write(lambda tx: tx.gates.lock("acc")).result()
+        assert gate is not None
+        assert gate.vtime == 1
+        assert store.read(lambda tx: tx.meta("beside")) is None
+
+    def test_a_changed_limit_wins_until_the_configuration_changes(self, store: Store) -> None:
+        def seed(limits: GateLimits) -> GateLimits:
+            def unit(tx: Tx) -> GateLimits:
+                tx.gates.seed("acc", limits)
+                gate = tx.gates.lock("acc")
+                assert gate is not None
+                return gate.limits
+
+            return store.write(unit).result()
+
+        def change(limits: GateLimits) -> None:
+            def unit(tx: Tx) -> None:
+                gate = tx.gates.lock("acc")
+                assert gate is not None
+                tx.gates.save(replace(gate, limits=limits, vtime=5))
+
+            store.write(unit).result()
+
+        by_hand = replace(LIMITS, lanes=1)
+        newer = replace(LIMITS, lanes=9)
+        assert seed(LIMITS) == LIMITS
+        change(by_hand)
+        assert seed(LIMITS) == by_hand  # a restart with the same configuration
+        assert seed(newer) == newer  # the configuration has changed
+        assert seed(newer) == newer
+        change(by_hand)
+        assert seed(newer) == by_hand
+        assert seed(LIMITS) == LIMITS
+        gate = store.write(lambda tx: tx.gates.lock("acc")).result()
+        assert gate is not None
+        assert gate.vtime == 5  # seeding changes limits and nothing else
+
+    def test_flows_keep_their_tags_and_old_ones_are_forgotten(self, store: Store) -> None:
+        store.write(lambda tx: tx.gates.save_flows("acc", {"a": 10, "b": 20, "c": 30}, 0)).result()
+        store.write(lambda tx: tx.gates.save_flows("x", {"a": 99}, 0)).result()
+        store.write(lambda tx: tx.gates.save_flows("acc", {"b": 25, "d": 20}, 20)).result()
+        wanted = ["a", "b", "c", "d", "e", "b"]
+        assert store.read(lambda tx: tx.gates.flows("acc", wanted)) == {"b": 25, "c": 30, "d": 20}
+        assert store.read(lambda tx: tx.gates.flows("x", ["a"])) == {"a": 99}
+
+    # Preferences.
+
+    def test_of_one_kind_and_category_the_newest_record_wins(self, store: Store) -> None:
+        def put(*records: Mapping[str, int | str]) -> int:
+            return store.write(lambda tx: tx.preferences.put(records)).result()
+
+        assert put(record(Kind.OPT_OUT, "*", 10, "page"), record(Kind.OPT_IN, "*", 5, "form")) == 2
+        assert put(record(Kind.OPT_OUT, "*", 9, "older")) == 0
+        assert put(record(Kind.OPT_OUT, "*", 10, "same instant")) == 0
+        assert put(record(Kind.OPT_OUT, "*", 11, "newer"), record(Kind.OPT_OUT, "pay", 1, "page")) == 2
+        assert put({**record(Kind.OPT_OUT, "*", 1, "theirs"), "tenant": "other"}) == 1
+        keys = [("t", "email", "ann"), ("t", "sms", "ann"), ("t", "email", "bob"), ("other", "email", "ann")]
+        found = store.read(lambda tx: tx.preferences.of(keys))
+        assert set(found) == {keys[0], keys[3]}
+        assert set(found[keys[0]]) == {
+            Preference(Kind.OPT_OUT, "*", 11, "newer"),
+            Preference(Kind.OPT_IN, "*", 5, "form"),
+            Preference(Kind.OPT_OUT, "pay", 1, "page"),
+        }
+
+    def test_a_removed_record_is_gone_and_no_other(self, store: Store) -> None:
+        records = [record(Kind.SUPPRESSED, "*", 1, "bounce"), record(Kind.OPT_OUT, "*", 2, "page")]
+        store.write(lambda tx: tx.preferences.put(records)).result()
+
+        def remove(kind: Kind) -> int:
+            return store.write(
+                lambda tx: tx.preferences.remove("t", "email", "ann", "*", kind.value)
+            ).result()
+
+        assert remove(Kind.SUPPRESSED) == 1
+        assert remove(Kind.SUPPRESSED) == 0
+        key = ("t", "email", "ann")
+        assert store.read(lambda tx: tx.preferences.of([key])) == {
+            key: [Preference(Kind.OPT_OUT, "*", 2, "page")]
+        }
+
+    # Runs, pauses, the outbox.
+
+    def test_passes_are_kept_as_history(self, store: Store, clock: VirtualClock) -> None:
+        first = store.write(lambda tx: tx.runs.begin_pass("timer", "p1", 100)).result()
+        second = store.write(lambda tx: tx.runs.begin_pass("cron", "p2", 100)).result()
+        clock.advance(2.0)
+        store.write(lambda tx: tx.runs.finish_pass(first, 150, {"published": 3}, complete=True)).result()
+        rows = store.read(lambda tx: tx.rows("view_passes", limit=9))
+        assert [row["id"] for row in rows] == [second, first]
+        done, running = rows[1], rows[0]
+        assert (done["trigger"], done["mark_before"], done["mark_after"], done["complete"]) == (
+            "timer", 100, 150, 1,
+        )  # fmt: skip
+        assert (done["started_at"], done["finished_at"]) == (START, START + 2 * SECOND)
+        assert done["counts"] == '{"published":3}'
+        assert (running["finished_at"], running["complete"]) == (0, 0)
+
+    def test_imports_are_kept_and_undone_once(self, store: Store, clock: VirtualClock) -> None:
+        first = store.write(lambda tx: tx.runs.begin_import("t", "crm", "f.csv", "ann")).result()
+        second = store.write(lambda tx: tx.runs.begin_import("t", "", "g.csv", "bob")).result()
+        store.write(lambda tx: tx.runs.finish_import(first, {"accepted": 2})).result()
+        clock.advance(1.0)
+        store.write(lambda tx: tx.runs.undo_import(first)).result()
+        clock.advance(1.0)
+        store.write(lambda tx: tx.runs.undo_import(first)).result()
+        (row,) = store.read(lambda tx: tx.rows("import_get", id=first))
+        assert (row["file"], row["counts"], row["undone_at"]) == ("f.csv", '{"accepted":2}', START + SECOND)
+        (row,) = store.read(lambda tx: tx.rows("import_get", id=second))
+        assert (row["source"], row["finished_at"], row["undone_at"]) == ("", 0, 0)
+
+    def test_a_pause_is_replaced_and_lifted(self, store: Store) -> None:
+        pauses = [
+            Pause("channel", "sms", START + 5, "provider down", "ann", START),
+            Pause("group", "sms", START + 6, "audit", "bob", START),
+        ]
+        longer = replace(pauses[0], until=START + 50)
+
+        def unit(tx: Tx) -> None:
+            for pause in (*pauses, longer):
+                tx.runs.pause(pause)
+
+        store.write(unit).result()
+        kept = store.read(lambda tx: tx.runs.pauses())
+        assert sorted(kept, key=lambda pause: pause.scope) == [longer, pauses[1]]
+        assert store.write(lambda tx: tx.runs.resume("channel", "sms")).result() == 1
+        assert store.write(lambda tx: tx.runs.resume("channel", "sms")).result() == 0
+        assert store.read(lambda tx: tx.runs.pauses()) == [pauses[1]]
+
+    def test_the_outbox_keeps_a_hint_until_it_is_taken(self, store: Store) -> None:
+        hints = [(3, 1, "email"), (1, 2, "sms"), (1, 1, "sms")]
+        store.write(lambda tx: tx.hint(hints)).result()
+        store.write(lambda tx: tx.hint([(3, 1, "email")])).result()
+        assert sorted(store.read(lambda tx: tx.hints(9))) == sorted(hints)
+        assert [hint[0] for hint in store.read(lambda tx: tx.hints(2))] == [1, 1]
+        store.write(lambda tx: tx.hinted([(1, 1), (3, 2)])).result()
+        assert sorted(store.read(lambda tx: tx.hints(9))) == [(1, 2, "sms"), (3, 1, "email")]
+
+    def test_meta_keeps_the_last_value(self, store: Store) -> None:
+        assert store.read(lambda tx: tx.meta("mark")) is None
+        store.write(lambda tx: tx.set_meta("mark", "1")).result()
+        store.write(lambda tx: tx.set_meta("mark", "")).result()
+        assert store.read(lambda tx: tx.meta("mark")) == ""
+
+
+# Data.
+
+
+def new(name: str, **fields: int | str) -> NewDelivery:
+    """A delivery to be: tenant "t", customer "c", by email, due at the start of the clock."""
+    given: dict[str, int | str] = {"customer": "c", **fields}
+    due_at = int(given.pop("due_at", START))
+    base = NewDelivery(
+        tenant="t",
+        key=f"{name}:{given['customer']}:email",
+        reminder_id=1,
+        customer="c",
+        channel=Channel.EMAIL,
+        address_tag="tag",
+        category="news",
+        group="",
+        priority=1,
+        due_at=due_at,
+        expires_at=due_at + 86_400 * SECOND,
+        actor="test",
+        details={"address": "tag"},
+    )
+    return replace(base, **given)  # type: ignore[arg-type]
+
+
+def asked(name: str, **fields: int | str) -> Reminder:
+    base = Reminder(
+        id=0,
+        tenant="t",
+        reminder=name,
+        customer="c",
+        due_at=START + HOUR,
+        due_local="2026-01-01T01:00",
+        zone="UTC",
+        expires_at=START + 2 * HOUR,
+        template="pay",
+        template_version=0,
+        category="news",
+        priority=1,
+        group="",
+        source="",
+        import_id=0,
+        linked="",
+        data="{}",
+        recipients={"email": {"to": "ann@example.com", "sender": "", "reply_to": ""}},
+        spec_hash="h",
+        version=1,
+        created_at=START,
+    )
+    return replace(base, **fields)  # type: ignore[arg-type]
+
+
+def content(delivery_id: int, version: int, payload: str) -> Content:
+    return Content(delivery_id, version, "ann@example.com", payload, "hash", "pay", 1, START)
+
+
+def template(name: str, version: int, channel: Channel) -> StoredTemplate:
+    return StoredTemplate("t", name, version, channel, "Due", f"{name} {version}", "", "hash", START)
+
+
+def call(
+    delivery_id: int, epoch: int, *, account: str = "acc", process: str = "p", send_deadline: int = START
+) -> OpenCall:
+    return OpenCall(delivery_id, epoch, account, process, START, START, send_deadline)
+
+
+def process(id_: str, lease_until: int) -> Process:
+    return Process(id_, "worker", "email", "host", 42, START, START, lease_until, stopped=False)
+
+
+def record(kind: Kind, category: str, at: int, source: str) -> dict[str, int | str]:
+    return {
+        "tenant": "t",
+        "channel": "email",
+        "address_tag": "ann",
+        "category": category,
+        "kind": kind.value,
+        "at": at,
+        "source": source,
+        "evidence": "",
+        "masked": "a***@example.com",
+        "actor": "test",
+    }
+
+
+# Steps.
+
+
+def add(store: Store, *given: NewDelivery) -> list[Delivery]:
+    """Insert, and read back in the order given."""
+
+    def unit(tx: Tx) -> list[Delivery]:
+        ids = tx.deliveries.insert(given)
+        by_id = {row.id: row for row in tx.deliveries.by_ids(ids)}
+        return [by_id[id_] for id_ in ids]
+
+    return store.write(unit).result()
+
+
+def look(store: Store, id_: int) -> Delivery:
+    (row,) = store.read(lambda tx: tx.deliveries.by_ids([id_]))
+    return row
+
+
+def along(row: Delivery, event: Event, facts: Facts = Facts(), **course: int | str) -> Move:  # noqa: B008 (frozen)
+    """The move that the table makes of an event."""
+    moved = step(row.standing, event, facts)
+    assert isinstance(moved, Moved), moved
+    after = replace(row.course, **course)  # type: ignore[arg-type]
+    return Move(row, event, moved.standing, after, "test", {"reason": "test"})
+
+
+def lead(store: Store, row: Delivery, way: Sequence[Step], **course: int | str) -> Delivery:
+    """Lead a delivery along the table, in one unit; `course` holds after the last step."""
+
+    def unit(tx: Tx) -> Delivery:
+        now = row
+        for number, (event, facts) in enumerate(way, start=1):
+            account = now.course.account or "acc"
+            changes = {"account": account, **(course if number == len(way) else {})}
+            assert tx.deliveries.move([along(now, event, facts, **changes)]) == [True]
+            (now,) = tx.deliveries.by_ids([row.id])
+        return now
+
+    return store.write(unit).result()
+
+
+def one_in_each_state(store: Store) -> dict[State, Delivery]:
+    rows = add(store, *(new(state.value) for state in State))
+    return {state: lead(store, row, WAY_TO[state]) for state, row in zip(State, rows, strict=True)}
+
+
+def in_threads(store: Store, units: Sequence[Callable[[Tx], T]]) -> list[Future[T]]:
+    """Hand units in from several threads at once; their futures in the order of the units."""
+    futures: dict[int, Future[T]] = {}
+    start = threading.Barrier(8)
+
+    def hand_in(part: int) -> None:
+        start.wait()
+        for number in range(part, len(units), 8):
+            futures[number] = store.write(units[number])
+
+    threads = [threading.Thread(target=hand_in, args=(part,)) for part in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [futures[number] for number in range(len(units))]
+
+
+def entries(tx: Tx, delivery_id: int) -> list[Row]:
+    return tx.rows("view_ledger", delivery_id=delivery_id)
+
+
+def _all_rows(tx: Tx) -> list[Row]:
+    return tx.rows("view_verify_rows", after=0, upto=2**62)
+
+
+def _standing(row: Row) -> Standing:
+    return Standing(
+        State(str(row["state"])),
+        int(row["epoch"]),
+        int(row["version"]),
+        row["maybe"] == 1,
+        row["permit"] == 1,
+        Ending(str(row["ending"])),
+    )
