@@ -154,11 +154,16 @@ def due_of(text: str, timezone: str, default_zone: str, now: int) -> tuple[Due, 
         wait_s = parse_duration(relative[1], field="due") if relative[1] else 0.0
         return at_instant(now + round(wait_s * SECOND), zone), assumed
     if not timezone and _WITH_OFFSET.search(text):
-        return parse_due(text, zone=None), ()
-    due = parse_due(text, zone=zone)
+        return _read_due(text, None), ()
+    due = _read_due(text, zone)
     if due.shift is not Shift.NONE:
         assumed += (shift_note(due),)
     return due, assumed
+
+
+@lru_cache(maxsize=4096)  # thousands of rows are due at the same time
+def _read_due(text: str, zone: str | None) -> Due:
+    return parse_due(text, zone=zone)
 
 
 def at_instant(at: int, zone: str) -> Due:

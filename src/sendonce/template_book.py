@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final
 
 from sendonce.core.delivery import Channel
@@ -50,11 +51,12 @@ class CompiledTemplate:
 class TemplateBook:
     """Compiled templates by tenant, name and version. Safe to share between threads.
 
-    At most `KEPT_MAX` versions are kept, the ones used last.
+    At most `KEPT_MAX` versions are kept; the one compiled longest ago goes first.
     """
 
     def __init__(self, load: Loader) -> None:
         self._default_load = load
+        self._lock = Lock()
         self._newest: dict[tuple[str, str], CompiledTemplate] = {}
         self._kept: dict[tuple[str, str, int], CompiledTemplate] = {}
 
@@ -78,13 +80,14 @@ class TemplateBook:
             raise _unknown(name, version)
         key = (tenant, name, stored[0].version)
         compiled = self._kept.get(key) or compiled_of(stored)
-        while len(self._kept) >= KEPT_MAX:
-            self._kept.pop(next(iter(self._kept)), None)
-        self._kept[key] = compiled
-        if version == 0:
-            if len(self._newest) >= KEPT_MAX:
-                self._newest.clear()
-            self._newest[tenant, name] = compiled
+        with self._lock:
+            while len(self._kept) >= KEPT_MAX:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = compiled
+            if version == 0:
+                if len(self._newest) >= KEPT_MAX:
+                    self._newest.clear()
+                self._newest[tenant, name] = compiled
         return compiled
 
 

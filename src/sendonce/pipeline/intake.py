@@ -7,7 +7,7 @@ fields, or a revision where the caller asked for one, as long as nothing of it m
 reminder is revised as a whole or not at all: a channel that is no longer asked for is cancelled, a
 new one is added. `again` sends what has ended once more, as a new reminder.
 
-A unit takes a hundred reminders or so, short enough for everybody else.
+A unit takes some dozens of reminders, short enough for everybody else.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from sendonce.ports.store import Course, Delivery, Move, NewDelivery, Reminder, 
 from sendonce.preparation import Prepared, Target, at_instant, canonical
 from sendonce.withdrawal import check_reason, facts_of, withdraw
 
-UNIT_MAX: Final = 100
-"""Reminders in one unit: the write lock is held for about 5 ms, whatever the machine does besides."""
+UNIT_MAX: Final = 50
+"""Reminders in one unit. Larger ones are a little faster, and hold the write lock for longer."""
 
 UNDONE: Final = "import_undone"
 """The coded reason of deliveries that were cancelled because their import was undone."""
