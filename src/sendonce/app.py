@@ -186,11 +186,17 @@ def make_provider(account: AccountSettings) -> Provider:
     options, place = account.options, account.place
     match account.provider:
         case "smtp":
-            return SmtpProvider(bind(SmtpSettings, options, place))
+            smtp = bind(SmtpSettings, options, place)
+            _check_connections(account, smtp.connections_max)
+            return SmtpProvider(smtp)
         case "twilio":
-            return TwilioProvider(bind(TwilioSettings, options, place))
+            twilio = bind(TwilioSettings, options, place)
+            _check_connections(account, twilio.connections_max)
+            return TwilioProvider(twilio)
         case "http":
-            return HttpProvider(bind(HttpSettings, options, place))
+            http = bind(HttpSettings, options, place)
+            _check_connections(account, http.connections_max)
+            return HttpProvider(http)
         case "console":
             return ConsoleProvider(bind(ConsoleSettings, options, place))
         case "file":
@@ -200,6 +206,13 @@ def make_provider(account: AccountSettings) -> Provider:
                 f"[account.{account.name}] provider = {other!r} is not known: "
                 f"{did_you_mean(other, PROVIDERS)}"
             )
+
+
+def _check_connections(account: AccountSettings, connections_max: int) -> None:
+    """A call that must wait for a connection misses its slot, so there must be one for each lane."""
+    if connections_max < account.limits.lanes:
+        rule = f"= {connections_max} is below lanes = {account.limits.lanes}: raise it, or lower the lanes"
+        raise ConfigError(account.place.say("connections_max", rule))
 
 
 def _seed(tx: Tx, limits: Mapping[str, GateLimits]) -> None:
