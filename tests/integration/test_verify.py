@@ -166,8 +166,10 @@ TAMPERED: Mapping[str, tuple[str, int, str]] = {
         "does not give the recorded hash",
     ),
     "one bit of a hash": (
-        "UPDATE ledger SET hash = CASE substr(hash, 1, 1) WHEN '0' THEN '1' ELSE '0' END || substr(hash, 2) "
-        f"WHERE delivery_id = {LEDGER} AND seq = 3",
+        (
+            "UPDATE ledger SET hash = CASE substr(hash, 1, 1) WHEN '0' THEN '1' ELSE '0' END || substr(hash, 2) "
+            f"WHERE delivery_id = {LEDGER} AND seq = 3"
+        ),
         3,
         "does not give the recorded hash",
     ),

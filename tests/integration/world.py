@@ -21,7 +21,7 @@ from sendonce.address import comparison_form
 from sendonce.core.consent import ANY_CATEGORY, Kind, NoRecord
 from sendonce.core.delivery import Channel, Identity, address_tag
 from sendonce.core.lifecycle import Event, State
-from sendonce.core.outcome import Accepted, Failed, Outcome, Reason, Unknown
+from sendonce.core.outcome import Accepted, Failed, Outcome, Reason, Rejected, Unknown
 from sendonce.core.pacing import GateLimits, Limit
 from sendonce.core.policy import AccountPolicy, CategoryPolicy, ChannelPolicy, Policy, UncertainPolicy
 from sendonce.core.promise import Promise, ProviderClass
@@ -358,6 +358,15 @@ class World:
         key = self.schedule(reminder, **given)
         self.pass_()
         return self.fail_until_dead(key, reason=reason)
+
+    def rejected(self, *reminders: str, reason: Reason = Reason.BLOCKED, **given: Any) -> list[str]:
+        """Schedule, publish, send all of these; the provider refuses them. The gate stays well."""
+        keys = [self.schedule(reminder, **given) for reminder in reminders]
+        self.pass_()
+        while waiting := [key for key in keys if self.state(key) is not State.REJECTED]:
+            self.send(Rejected(reason, "550"), self.row(waiting[0]).course.account)
+            self.advance(1.0)
+        return keys
 
     def fail_until_dead(self, key: str, *, reason: Reason = Reason.UNAVAILABLE) -> str:
         """Fail a queued delivery until the attempts are used up."""

@@ -161,3 +161,7 @@ SELECT count(*) AS count FROM (
     WHERE reminder_id IN (SELECT id FROM reminder WHERE tenant = :tenant AND grp = :group AND grp <> '')
       AND ended_at = 0
     LIMIT :limit) AS held;
+
+-- What people changed, outside any one delivery; newest first.
+-- name: view_audit
+SELECT id, at, actor, action, target, reason, body FROM audit WHERE id < :before ORDER BY id DESC LIMIT :limit;
