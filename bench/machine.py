@@ -1,0 +1,115 @@
+"""What processes cost, and whether the machine had anything else to do.
+
+CPU and memory are read from `/proc`, so measurements need Linux. A figure that was taken while others
+used the machine is still shown, beside how many cores they used.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+QUIET_CORES: Final = 0.25
+QUIET_LIMIT_S: Final = 20.0
+
+
+def cpu_s(pid: int) -> float:
+    """User and system seconds of a process so far, all its threads."""
+    after_name = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / _TICKS_PER_S
+
+
+def rss_mb(pid: int, *, peak: bool = False) -> float:
+    """Resident memory now, or the most there ever was."""
+    wanted = "VmHWM:" if peak else "VmRSS:"
+    for line in Path(f"/proc/{pid}/status").read_text("ascii").splitlines():
+        if line.startswith(wanted):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(f"process {pid} has ended")
+
+
+def busy_s() -> float:
+    """Seconds that all cores together were busy since the machine started."""
+    values = [int(value) for value in Path("/proc/stat").read_text("ascii").split(maxsplit=9)[1:9]]
+    return (sum(values) - values[3] - values[4]) / _TICKS_PER_S
+
+
+def wait_until_quiet() -> None:
+    """Wait, for a bounded time, until others leave the machine alone."""
+    until = time.monotonic() + QUIET_LIMIT_S
+    while time.monotonic() < until:
+        before = busy_s()
+        time.sleep(1.0)
+        if busy_s() - before < QUIET_CORES:
+            return
+
+
+class Span:
+    """A stretch of time and what these processes, and all others, used in it."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = list(pids)
+        self._begun = time.perf_counter()
+        self._cpu_s = {pid: cpu_s(pid) for pid in self._pids}
+        self._busy_s = busy_s()
+
+    def end(self) -> None:
+        self.took_s = time.perf_counter() - self._begun
+        used = {pid: cpu_s(pid) - before for pid, before in self._cpu_s.items()}
+        self.used_s = used
+        self.others_cores = max(0.0, busy_s() - self._busy_s - sum(used.values())) / self.took_s
+
+
+class MemorySampler:
+    """Reads a process's memory ten times a second, beside whatever else is done."""
+
+    def __init__(self, pid: int) -> None:
+        self.samples: list[float] = []
+        self._pid = pid
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> list[float]:
+        self._stop.set()
+        self._thread.join()
+        return self.samples
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.1):
+            try:
+                self.samples.append(rss_mb(self._pid))
+            except OSError:
+                return
+
+
+def description() -> str:
+    """The machine in a line, without its name."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{os.cpu_count()} cores of {model}, {memory_gb:.0f} GB, {platform.system()} {platform.release()}, "
+        f"Python {sys.version.split()[0]}, {_loop()}"
+    )
+
+
+def _loop() -> str:
+    try:
+        return f"uvloop {version('uvloop')}"
+    except PackageNotFoundError:
+        return "asyncio"

@@ -1,0 +1,178 @@
+"""The system under test: sendonce in a folder of its own, driven the way its users drive it.
+
+    with sendonce(Account(door.url)) as subject:
+        subject.fill(20_000)                    # import a file, publish it; due now
+        with subject.workers(2) as pids:        # `sendonce worker`, real processes
+            ...
+
+Rows come in through the importer and a pass publishes them, so what a worker meets is what it meets in
+service. Another system, or another store, is measured by a subject with the same three verbs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sendonce import config
+from sendonce.app import App
+from sendonce.core.lifecycle import State
+from sendonce.core.reminder import COLUMNS
+from sendonce.pipeline import importer, templates
+from sendonce.pipeline.importer import Report
+from sendonce.table_file import TableFile
+
+STOP_S: Final = 30.0
+TEMPLATE: Final = "Hello {{ name }}, your parcel {{ parcel }} arrives today. [ref:{{ delivery_key }}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The account that everything goes through. The limit is out of the way unless it is measured."""
+
+    url: str
+    limit: str = "100000/s"
+    lanes: int = 256
+    jitter: str = "100ms"
+
+
+@contextmanager
+def sendonce(account: Account) -> Iterator[Subject]:
+    """A fresh store with one account and one template, removed in the end."""
+    with tempfile.TemporaryDirectory(prefix="sendonce-bench-") as name:
+        yield Subject(Path(name), account)
+
+
+class Subject:
+    """sendonce, in a folder."""
+
+    name: Final = "sendonce"
+
+    def __init__(self, folder: Path, account: Account) -> None:
+        self.folder = folder
+        self.path = folder / "sendonce.toml"
+        self.path.write_text(_configuration(account), "utf-8")
+        with self.open() as app:
+            (folder / "templates").mkdir()
+            (folder / "templates" / "parcel.sms.txt").write_text(TEMPLATE, "utf-8")
+            templates.add(app.store, folder / "templates", "parcel", actor="bench")
+
+    def open(self) -> App:
+        """The same configuration in this process; close it before workers are timed."""
+        return App(config.load(self.path, environ={}))
+
+    def fill(self, count: int, *, due: str = "now") -> None:
+        """Import `count` reminders and publish what is due."""
+        with self.open() as app:
+            report = self.take_in(app, self.rows_file(count, due=due))
+            assert report.deliveries == count, report.problems[:3]
+            publish(app)
+
+    def rows_file(self, count: int, *, due: str = "now") -> Path:
+        """A CSV file of `count` rows for one channel, each to a customer of its own."""
+        path = self.folder / "rows.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            file.write("reminder,customer,phone,due,template,name,parcel\n")
+            for n in range(count):
+                # A number each, as in service; they reach nobody but the door on this machine.
+                file.write(f"parcel-{n},customer-{n},+1202{2_000_000 + n},{due},parcel,Ada Example,{n:08}\n")
+        return path
+
+    def take_in(self, app: App, path: Path) -> Report:
+        """Import a file: every row validated and rendered."""
+        with path.open("rb") as lines:
+            return importer.import_rows(
+                app.store, app.policy, TableFile(lines, COLUMNS), actor="bench", file=path.name, book=app.book
+            )
+
+    def accepted(self) -> int:
+        """How many deliveries the store says were accepted."""
+        with self.open() as app:
+            rows = app.store.read(lambda tx: tx.rows("view_report", start=0, end=2**62, tenant=""))
+            return sum(int(row["count"]) for row in rows if row["state"] == State.ACCEPTED)
+
+    def count_entries(self, event: str) -> int:
+        """How many ledger entries tell of this event."""
+        with self.open() as app:
+            last = app.store.read(lambda tx: tx.rows("view_progress_last_entry"))[0]["id"]
+            rows = app.store.read(lambda tx: tx.rows("view_progress_since", after=0, last=last))
+            return sum(int(row["n"]) for row in rows if row["event"] == event)
+
+    @contextmanager
+    def workers(self, count: int) -> Iterator[list[int]]:
+        """`sendonce worker` processes; yields their ids, stops them gracefully in the end."""
+        with ExitStack() as stack:
+            yield [stack.enter_context(self._worker(number)) for number in range(count)]
+
+    @contextmanager
+    def _worker(self, number: int) -> Iterator[int]:
+        command = [sys.executable, "-m", "sendonce", "--config", str(self.path), "worker"]
+        with (
+            (self.folder / f"worker-{number}.log").open("wb") as log,
+            subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=_environment()) as process,
+        ):
+            try:
+                yield process.pid
+            finally:
+                process.terminate()
+                try:
+                    process.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+
+def publish(app: App) -> None:
+    """Passes until everything that is due is queued."""
+    scheduler = app.scheduler()
+    while not (report := scheduler.run(trigger="bench")) or not report.complete:
+        pass
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of the caller's settings reaches the processes."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SENDONCE_")}
+
+
+def _configuration(account: Account) -> str:
+    return f"""
+[store]
+url = "sqlite:///bench.db"
+
+[tenant.default]
+zone = "Europe/London"
+
+[channel.sms]
+account = "text"
+expiry = "24h"
+alert_after = "1h"
+uncertain = "hold"
+
+[account.text]
+provider = "http"
+channel = "sms"
+from = "+12025550100"
+url = "{account.url}"
+allow_plain_http = true
+body_json = '{{"to": "{{{{ to }}}}", "from": "{{{{ sender }}}}", "text": "{{{{ text }}}}"}}'
+key_header = "Idempotency-Key"
+key_window = "24h"
+receipt_path = "id"
+throttle_scope = "rate"
+limits = ["{account.limit}"]
+lanes = {account.lanes}
+connections_max = {account.lanes}
+jitter = "{account.jitter}"
+
+[intake]
+category = "parcel"
+
+[category.parcel]
+no_consent = "allow"
+"""
