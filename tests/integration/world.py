@@ -139,9 +139,17 @@ class World:
     # Making things
 
     def template(
-        self, name: str, channel: Channel, text: str, *, subject: str = "", html: str = "", version: int = 1
+        self,
+        name: str,
+        channel: Channel,
+        text: str,
+        *,
+        subject: str = "",
+        html: str = "",
+        version: int = 1,
+        tenant: str = TENANT,
     ) -> None:
-        stored = StoredTemplate(TENANT, name, version, channel, subject, text, html, f"{name}{version}", 0)
+        stored = StoredTemplate(tenant, name, version, channel, subject, text, html, f"{name}{version}", 0)
         self.write(lambda tx: tx.templates.put([stored]))
 
     def schedule(
