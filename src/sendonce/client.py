@@ -38,6 +38,7 @@ from sendonce.core.reminder import COLUMNS, DEFAULT_TENANT, Asked
 from sendonce.pipeline.cancel import By, Cancellation, Selection, cancel
 from sendonce.pipeline.intake import UNIT_MAX, Mode, Verdict, admit
 from sendonce.pipeline.intake import Result as Admitted
+from sendonce.pipeline.story import Story, story
 from sendonce.ports.store import Tx
 from sendonce.preparation import Prepared, prepare
 
@@ -167,6 +168,14 @@ class Client:
             actor=self._actor,
             preview=preview,
         )
+
+    def status(self, name: str) -> list[Story]:
+        """The story of a delivery by its key, or of all deliveries of a reminder by its id.
+
+        Raises `NotFound`.
+        """
+        policy, tenant = self._app.policy, self._tenant
+        return self._app.store.read(lambda tx: story(tx, name, policy, tenant=tenant))
 
     def close(self) -> None:
         """Finish what was handed in, and close the store. Idempotent."""

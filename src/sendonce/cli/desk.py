@@ -67,7 +67,7 @@ def dead_list(
     group: Group = "",
     since: Since = "",
     until: Until = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=500)] = SHOWN_MAX,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="How many at most.")] = SHOWN_MAX,
     tenant: TenantOption = DEFAULT_TENANT,
 ) -> None:
     """What failed for good, by what it died of, and one by one."""
@@ -266,7 +266,7 @@ def uncertain(
     shell: Shell,
     channel: Channel = "",
     account: Account = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=500)] = SHOWN_MAX,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="How many at most.")] = SHOWN_MAX,
     tenant: Annotated[str, typer.Option("--tenant", help="Whose data; otherwise everybody's.")] = "",
 ) -> None:
     """What may have been sent and may not: a person decides, with `resolve`."""

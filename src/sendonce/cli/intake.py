@@ -94,7 +94,7 @@ def import_(
                 cancel_missing=cancel_missing,
                 shrink_max_share=max_missing,
                 book=shell.app.book,
-                progress=lambda _: bar.to(table.bytes_read),
+                progress=lambda so_far: bar.to(table.bytes_read, note=counted(so_far.rows, "row")),
                 on_problem=on_problem,
             )
     _show_report(shell.screen, done, report)
@@ -110,11 +110,11 @@ def schedule(
     ] = "",
     plan: Annotated[str, typer.Option("--plan", help="A plan instead of a due time.")] = "",
     date: Annotated[str, typer.Option("--date", help="The date that the plan counts from.")] = "",
-    template: Annotated[str, typer.Option("--template")] = "",
+    template: Annotated[str, typer.Option("--template", help="What it says.")] = "",
     template_version: Annotated[int, typer.Option("--template-version", min=0, help="0 is the newest.")] = 0,
     customer: Annotated[str, typer.Option("--customer", help="Otherwise a name made from the address.")] = "",
-    email: Annotated[str, typer.Option("--email")] = "",
-    phone: Annotated[str, typer.Option("--phone")] = "",
+    email: Annotated[str, typer.Option("--email", help="Where the email goes.")] = "",
+    phone: Annotated[str, typer.Option("--phone", help="Where the text message goes.")] = "",
     channels: Annotated[
         str, typer.Option("--channels", help="Otherwise each that an address is given for.")
     ] = "",
@@ -124,9 +124,11 @@ def schedule(
     data: Annotated[str, typer.Option("--data", help="Variables as a JSON object, or a file of it.")] = "",
     timezone: Annotated[str, typer.Option("--timezone", help="The customer's zone.")] = "",
     sender: Annotated[str, typer.Option("--sender", help="From of the email.")] = "",
-    reply_to: Annotated[str, typer.Option("--reply-to")] = "",
-    sms_sender: Annotated[str, typer.Option("--sms-sender")] = "",
-    category: Annotated[str, typer.Option("--category")] = "",
+    reply_to: Annotated[str, typer.Option("--reply-to", help="Reply-To of the email.")] = "",
+    sms_sender: Annotated[str, typer.Option("--sms-sender", help="Sender of the text message.")] = "",
+    category: Annotated[
+        str, typer.Option("--category", help="Whose rules hold; otherwise the default.")
+    ] = "",
     group: Annotated[str, typer.Option("--group", help="A label, to find and cancel several together.")] = "",
     priority: Annotated[int, typer.Option("--priority", min=0, max=9, help="9 goes first.")] = 0,
     expires: Annotated[str, typer.Option("--expires", help='"2h" after the due time, or a time.')] = "",

@@ -24,7 +24,7 @@ Until = Annotated[
 ]
 ScopeArgument = Annotated[str, typer.Argument(metavar="WHAT", help="scheduler, channel, group or account.")]
 NameArgument = Annotated[str, typer.Argument(metavar="[NAME]", help="Which; none for the scheduler.")]
-AccountArgument = Annotated[str, typer.Argument(metavar="ACCOUNT")]
+AccountArgument = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Its name.")]
 Reopen = Annotated[
     bool, typer.Option("--reopen", help="Open its gate too, even where the provider asked us to wait.")
 ]

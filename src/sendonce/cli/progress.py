@@ -25,6 +25,8 @@ from sendonce.core.lifecycle import Event
 from sendonce.core.policy import Policy
 from sendonce.ports.store import Store, Tx
 
+PAUSED: Final = "paused"
+
 HAPPENED: Final = (
     Event.PUBLISHED,
     Event.ACCEPTED,
@@ -44,7 +46,8 @@ HAPPENED: Final = (
 class Standing:
     """One channel now.
 
-    waiting   queued for a later moment: a retry, a pause
+    waiting   queued for a later moment: a retry
+    held      queued, and kept back by a pause, quiet hours or a gap in the configuration
     happened  events since the start
     gates     account -> why nothing leaves it, "" where it is open
     """
@@ -53,6 +56,7 @@ class Standing:
     due: int = 0
     queued: int = 0
     waiting: int = 0
+    held: int = 0
     sending: int = 0
     reconciling: int = 0
     happened: Mapping[str, int] = field(default_factory=dict)
@@ -60,7 +64,7 @@ class Standing:
 
     @property
     def left(self) -> int:
-        """What is due and not ended. What waits for a person or for a later due time is not in it."""
+        """What is due and moves by itself: not what waits for a person, a pause or the end of the night."""
         return self.due + self.queued + self.waiting + self.sending + self.reconciling
 
 
@@ -94,19 +98,19 @@ class Watch:
             self._happened.setdefault(str(row["channel"]), Counter())[str(row["event"])] += int(row["n"])
         self._after = last
         due = _by(tx, "channel", "view_progress_due", now=tx.now)
-        ready = _by(tx, "channel", "view_progress_ready")
-        waiting = _by(tx, "channel", "view_progress_waiting")
         reconciling = _by(tx, "channel", "view_progress_reconciling")
         sending = self._sending(tx)
         gates = {gate.account: _why_closed(gate, tx.steady) for gate in tx.gates.all()}
+        queued = self._queued(tx, gates)
         return Look(
             at=tx.now,
             channels=tuple(
                 Standing(
                     channel,
                     due=due[channel],
-                    queued=ready[channel],
-                    waiting=waiting[channel],
+                    queued=queued[channel, "queued"],
+                    waiting=queued[channel, "waiting"],
+                    held=queued[channel, "held"],
                     sending=sending[channel],
                     reconciling=reconciling[channel],
                     happened=self._counts(channel),
@@ -119,6 +123,15 @@ class Watch:
                 for channel in sorted(self._policy.channels)
             ),
         )
+
+    def _queued(self, tx: Tx, gates: Mapping[str, str]) -> Counter[tuple[str, str]]:
+        """What is queued, by channel and by whether it moves."""
+        found: Counter[tuple[str, str]] = Counter()
+        for word, view in (("queued", "view_progress_ready"), ("waiting", "view_progress_waiting")):
+            for row in tx.rows(view):
+                held = row.get("held") == 1 or gates.get(str(row["account"])) == PAUSED
+                found[str(row["channel"]), "held" if held else word] += int(row["n"])
+        return found
 
     def _sending(self, tx: Tx) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -154,7 +167,18 @@ def _news(why: str) -> str:
 def live_table(now: Look, *, hint: str) -> Table:
     """The same for a terminal."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, caption=hint, caption_justify="left")
-    for name in ("channel", "due", "queued", "sending", "in doubt", "sent", "rejected", "failed", "429s"):
+    for name in (
+        "channel",
+        "due",
+        "queued",
+        "held",
+        "sending",
+        "in doubt",
+        "sent",
+        "rejected",
+        "failed",
+        "429s",
+    ):
         table.add_column(name, justify="left" if name == "channel" else "right")
     table.add_column("account")
     for each in now.channels:
@@ -163,6 +187,7 @@ def live_table(now: Look, *, hint: str) -> Table:
             str(each.channel),
             _number(each.due),
             _number(each.queued + each.waiting),
+            _number(each.held, CARE),
             _number(each.sending),
             _number(each.reconciling, CARE),
             _number(happened.get("accepted", 0), GOOD),
@@ -179,6 +204,7 @@ def _spell(each: Standing) -> str:
         "due": each.due,
         "queued": each.queued,
         "waiting": each.waiting,
+        "held": each.held,
         "sending": each.sending,
         "in doubt": each.reconciling,
     }
@@ -201,7 +227,7 @@ def _gates(gates: Mapping[str, str]) -> Text:
 
 def _why_closed(gate: pacing.Gate, steady: int) -> str:
     if gate.paused_until > steady:
-        return "paused"
+        return PAUSED
     if gate.closed_until > steady + 2 * pacing.SECOND:  # shorter waits are pace, and no news
         return gate.closed_why or "closed"
     return ""

@@ -130,15 +130,15 @@ class Bar:
 
     def __init__(self, progress: Progress, what: str, total: int | None, *, live: bool) -> None:
         self._progress = progress
-        self._task = progress.add_task(what, total=total)
+        self._task = progress.add_task(what, total=total, note="")
         self._live = live
         self._since = time.monotonic()
         self._shown = False
 
-    def to(self, done: int, total: int | None = None) -> None:
-        """So much is done; `total` where it is known only now."""
+    def to(self, done: int, total: int | None = None, *, note: str = "") -> None:
+        """So much is done; `total` where it is known only now, `note` instead of the number."""
         if self._live and self._is_time():
-            self._progress.update(self._task, completed=done, total=total)
+            self._progress.update(self._task, completed=done, total=total, note=note or f"{done:,}")
 
     def stop(self) -> None:
         if self._shown:
@@ -219,6 +219,6 @@ def _bar_columns() -> tuple[TextColumn, BarColumn, TextColumn, TimeElapsedColumn
     return (
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
-        TextColumn("{task.completed:,.0f}"),
+        TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
     )

@@ -166,7 +166,7 @@ def find(
     text: Annotated[
         str, typer.Argument(metavar="TEXT", help="A reminder, customer, delivery key, address or receipt.")
     ],
-    limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=200, help="How many at most.")] = 50,
     before: Annotated[int, typer.Option("--before", help="Go on where the last page ended.", min=0)] = 0,
     tenant: TenantOption = DEFAULT_TENANT,
 ) -> Exit:

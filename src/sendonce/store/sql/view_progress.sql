@@ -5,10 +5,15 @@
 SELECT channel, count(*) AS n FROM delivery WHERE pending = 1 AND next_at <= :now GROUP BY channel;
 
 -- name: view_progress_ready
-SELECT channel, count(*) AS n FROM delivery WHERE ready > 0 GROUP BY channel;
+SELECT channel, account, count(*) AS n FROM delivery WHERE ready > 0 GROUP BY channel, account;
 
+-- Waiting rows, apart by whether they wait for a time of their own (a retry) or for a decision and the clock.
 -- name: view_progress_waiting
-SELECT channel, count(*) AS n FROM delivery WHERE ready < 0 GROUP BY channel;
+SELECT channel, account,
+       CASE WHEN reason IN ('quiet_hours', 'configuration') OR substr(reason, 1, 7) = 'paused:'
+            THEN 1 ELSE 0 END AS held,
+       count(*) AS n
+FROM delivery WHERE ready < 0 GROUP BY channel, account, held;
 
 -- name: view_progress_sending
 SELECT account, count(*) AS n FROM open_call GROUP BY account;
