@@ -267,10 +267,6 @@ def refuse_expired(world: World, key: str) -> None:
     world.advance(90_000)
 
 
-def refuse_cancelled(world: World, key: str) -> None:
-    world.withdraw(world.key("d-1", Channel.EMAIL))
-
-
 def refuse_account(world: World, key: str) -> None:
     accounts = {name: account for name, account in world.policy.accounts.items() if name != "sms-K"}
     world.policy = replace(world.policy, accounts=accounts)
@@ -290,7 +286,6 @@ def refuse_recipient(world: World, key: str) -> None:
         (refuse_opt_out, "the customer opted out (test)"),
         (refuse_suppressed, "the address is on the suppression list (test)"),
         (refuse_expired, "its expiry has passed: extend it, or send it again as a new reminder"),
-        (refuse_cancelled, "its reminder was cancelled: another channel of it is"),
         (refuse_account, "its account 'sms-K' is not configured any more"),
         (refuse_category, "its category 'sms-K' is not configured any more"),
         (refuse_recipient, "the configuration lets nothing go to this address"),
@@ -335,6 +330,44 @@ def test_what_has_no_text_waits_for_a_mended_template() -> None:
     letter = world.read(lambda tx: show(tx, key, world.policy))
     assert letter.changed[0] == "its text was never made; template 't' is at version 1"
     assert letter.attempts == ()
+
+
+@pytest.mark.parametrize("with_text", [True, False])
+def test_content_made_anew_goes_out_as_the_next_version(with_text: bool) -> None:
+    """A mended template: rendered again by the next pass, under a key of its own."""
+    world = World("K")
+    key = world.schedule("d-1", data={"name": "Ann"} if with_text else {}, group="loan-7")
+    world.pass_()
+    if with_text:
+        world.send(Rejected(Reason.TOO_LARGE, "552"))
+    before = world.row(key)
+    assert before.standing.state is State.REJECTED
+    world.template("t", Channel.SMS, "Short text", version=2)
+    letter = world.read(lambda tx: show(tx, key, world.policy))
+    assert (letter.refused == "", letter.fresh_refused) == (with_text, "")
+    assert again(world, fresh=True, preview=True).redriven == 1
+    assert again(world, fresh=True).redriven == 1
+    assert world.state(key) is State.SCHEDULED
+    assert world.pass_().counts["published"] == 1
+    (claim,) = world.claim()
+    assert claim.key == key
+    assert "Short text" in str(claim.message.content)
+    assert claim.message.send_key != send_key(world.store.secret, "default", key, before.standing.version)
+    world.settle([(claim, Accepted("r"))])
+    after = world.row(key)
+    assert (after.standing.state, after.standing.version, after.group) == (State.ACCEPTED, 2, "loan-7")
+    assert verify(world.store).ok
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_cancel_after_death_is_kept(fresh: bool) -> None:
+    """ "Paid", said after every attempt had failed: a later redrive must not send it."""
+    world = World("K")
+    key = world.dead("d-1")
+    world.withdraw(key, reason="paid")
+    assert again(world, fresh=fresh).seen == 0
+    done = again(world, Filter(keys=(key,)), fresh=fresh)
+    assert list(done.refused) == ["only dead letters (DEAD, REJECTED) are redriven; this one is CANCELLED"]
 
 
 def test_an_extension_revives_what_had_expired() -> None:

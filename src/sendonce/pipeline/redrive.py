@@ -5,9 +5,9 @@ be made). Nothing of it was sent. A redrive queues it again under the same deliv
 failures forgotten and its settings kept, at a pace: so many a second, so that a mended provider is not
 flooded by everything that waited for it.
 
-What was true when it died is not taken for granted: the expiry, the customer's word, a cancel of its
-reminder, the configuration are read again for each, and what may not go is refused with a reason. A
-preview gives the same answers and changes nothing.
+What was true when it died is not taken for granted: the expiry, the customer's word and the configuration
+are read again for each, and what may not go is refused with a reason. One that was cancelled since is no
+dead letter any more. A preview gives the same answers and changes nothing.
 
 `fresh` makes the content anew: the delivery goes back to SCHEDULED with the next content version, and
 the next pass renders it with the template as it is then. Without it the same bytes go out again.
@@ -27,7 +27,7 @@ from sendonce.core.delivery import parse_channel, parse_key
 from sendonce.core.duration import say_duration
 from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.ledger import Value
-from sendonce.core.lifecycle import DEAD_LETTERS, Ending, Event, Moved, State, step
+from sendonce.core.lifecycle import DEAD_LETTERS, Event, Moved, State, step
 from sendonce.core.pacing import SECOND
 from sendonce.core.policy import Policy
 from sendonce.core.reminder import DEFAULT_TENANT
@@ -224,7 +224,7 @@ def show(tx: Tx, key: str, policy: Policy, *, tenant: str = DEFAULT_TENANT) -> D
         delivery=row,
         words=reason_words(row.course.reason),
         attempts=tuple(_attempts(lines)),
-        rounds=sum(line.event == Event.REDRIVEN for line in lines),
+        rounds=sum(line.event in (Event.REDRIVEN, Event.RESTORED) for line in lines),
         changed=tuple(_changed(tx, row, policy)),
         refused=desk.refusal(row, fresh=False),
         fresh_refused=desk.refusal(row, fresh=True),
@@ -442,8 +442,6 @@ class _Desk:
         address = content.address if content is not None else self._address(row)
         if address and not may_reach(policy, row.channel, address):
             return reason_words("recipient_not_allowed")
-        if self._was_cancelled(row):
-            return "its reminder was cancelled: another channel of it is"
         if tx.now >= course.expires_at:
             return "its expiry has passed: extend it, or send it again as a new reminder"
         if course.next_at >= course.expires_at:
@@ -453,18 +451,6 @@ class _Desk:
     def _address(self, row: Delivery) -> str:
         reminder = self._reminders.get(row.reminder_id)
         return reminder.recipients.get(row.channel.value, {}).get("to", "") if reminder is not None else ""
-
-    def _was_cancelled(self, row: Delivery) -> bool:
-        """A cancel that came after the delivery died shows on the reminder's other channels only."""
-        siblings = (
-            delivery_of(found) for found in self._tx.rows("view_siblings", reminder_id=row.reminder_id)
-        )
-        return any(
-            (other.standing.state is State.CANCELLED and other.ended_at >= row.ended_at)
-            or other.standing.ending is Ending.CANCEL
-            for other in siblings
-            if other.id != row.id
-        )
 
 
 def _page(tx: Tx, chosen: Filter, state: State, place: tuple[int, int], limit: int) -> list[Delivery]:

@@ -44,7 +44,7 @@ def _sentence(event: Event, line: Line, when: When) -> str:
             changed = line.word("changed").replace(",", ", ")
             return f"Changed before anything was sent{f': {changed}' if changed else ''}."
         case Event.RESTORED:
-            return "Taken up again as planned, with its content made anew."
+            return f"{_who(line)} took it up again; its text will be made anew{_because(line)}."
         case Event.PUBLISHED:
             return f"Came due: its text was fixed, and it was queued for {_account(line)}."
         case Event.DEFERRED if line.word("reason") == "zone_rules":

@@ -10,9 +10,6 @@ SELECT {delivery} FROM delivery
 WHERE reminder_id IN (SELECT id FROM reminder WHERE tenant = :tenant AND reminder = :reminder)
 ORDER BY id LIMIT :limit;
 
--- name: view_siblings
-SELECT {delivery} FROM delivery WHERE reminder_id = :reminder_id ORDER BY id;
-
 -- name: view_ledger
 SELECT seq, at, event, body, hash FROM ledger WHERE delivery_id = :delivery_id ORDER BY seq;
 
