@@ -95,7 +95,7 @@ def send_key(secret: bytes, tenant: str, delivery_key: str, version: int) -> str
     must not show who the customer is.
     """
     text = f"send\0{tenant}\0{delivery_key}\0{version}"
-    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(secret, text.encode(), "sha256").hex()
 
 
 def address_tag(secret: bytes, tenant: str, channel: str, comparison_form: str) -> str:
@@ -105,7 +105,7 @@ def address_tag(secret: bytes, tenant: str, channel: str, comparison_form: str) 
     one spelling holds for all.
     """
     text = f"address\0{tenant}\0{channel}\0{comparison_form}"
-    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()[:32]
+    return hmac.digest(secret, text.encode(), "sha256").hex()[:32]
 
 
 def _escape(part: str) -> str:

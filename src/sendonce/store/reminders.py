@@ -15,6 +15,8 @@ COLUMNS: Final = (
     "category, priority, grp, source, import_id, linked, data, recipients, spec_hash, version, created_at"
 )
 
+_spell: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
 
 class SqlReminders:
     """`ports.store.Reminders` on a session."""
@@ -44,7 +46,7 @@ class SqlReminders:
     def revise(self, revised: Sequence[Reminder]) -> None:
         for old in self.by_ids([reminder.id for reminder in revised]).values():
             new = next(reminder for reminder in revised if reminder.id == old.id)
-            spec = json.dumps(self._parameters(old), sort_keys=True, separators=(",", ":"))
+            spec = _spell(self._parameters(old))
             self._session.run(
                 "reminder_keep_revision",
                 {"id": old.id, "import_id": new.import_id, "spec": spec, "at": self._now},
@@ -91,7 +93,7 @@ def _content_of(reminder: Reminder) -> dict[str, int | str]:
         "source": reminder.source,
         "import_id": reminder.import_id,
         "data": reminder.data,
-        "recipients": json.dumps(reminder.recipients, sort_keys=True, separators=(",", ":")),
+        "recipients": _spell(reminder.recipients),
         "spec_hash": reminder.spec_hash,
     }
 
