@@ -27,7 +27,7 @@ from sendonce.core.errors import ConfigError, StoreError, StoreMismatch, StoreUn
 from sendonce.ports.clock import Clock
 from sendonce.ports.store import Tx
 from sendonce.store import deliveries, reminders
-from sendonce.store.migrate import migrate
+from sendonce.store.migrate import migrate, version_of
 from sendonce.store.session import Parameters, Tuple
 from sendonce.store.statements import expand
 from sendonce.store.transaction import SqlTx
@@ -135,6 +135,7 @@ class SqliteStore:
         with _translated(self._path):
             raw = apsw.Connection(self._path)
             raw.set_busy_handler(_waiter(self._busy_s))
+            version_of(raw)  # refuses what is not ours, before the journal mode would change the file
             for pragma in (
                 "journal_mode = WAL",
                 "synchronous = FULL",

@@ -36,7 +36,8 @@ UPDATE reminder SET expires_at = expires_at + :due_at - due_at, due_at = :due_at
 UPDATE reminder SET import_id = :import_id WHERE id = :id;
 
 -- name: revision_of_import
-SELECT reminder_id, version, spec FROM revision WHERE import_id = :import_id AND reminder_id > :after
+SELECT reminder_id, version, spec FROM revision
+WHERE import_id = :import_id AND import_id <> 0 AND reminder_id > :after
 ORDER BY reminder_id, version LIMIT :limit;
 
 -- How many of a source's reminders are still open, and how many of those this import listed.
