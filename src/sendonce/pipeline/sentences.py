@@ -48,7 +48,7 @@ def _sentence(event: Event, line: Line, when: When) -> str:
         case Event.PUBLISHED:
             return f"Came due: its text was fixed, and it was queued for {_account(line)}."
         case Event.DEFERRED if line.word("reason") == "zone_rules":
-            return f"Its zone has new rules: its time on the customer's clock is now {when(line.number('due'))}."
+            return f"Its zone has new rules: on the customer's clock it is due {when(line.number('due'))}."
         case Event.DEFERRED:
             until = line.number("until")
             return f"Put off{f' until {when(until)}' if until else ''}: {why}."
