@@ -31,7 +31,7 @@ def object_of(text: str, option: str) -> dict[str, object]:
     """A JSON object, given as text or as the name of a file that holds it; "" is an empty one."""
     if not text:
         return {}
-    if not text.lstrip().startswith("{"):
+    if not text.lstrip().startswith(("{", "[", '"')):
         with opened(text) as stream:
             text = stream.read().decode("utf-8-sig", errors="replace")
     try:
