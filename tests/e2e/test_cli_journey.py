@@ -243,7 +243,7 @@ def test_an_import_is_taken_back(folder: Folder) -> None:
     gone = ask(folder, "import", "list.csv", "--source", "crm", "--cancel-missing", "--max-missing", "0.5")
     assert gone["missing"] == {"cancelled": 1}
     done = ask(folder, "undo", "1", "--reason", "the wrong file")
-    assert done["deliveries"] == {}
+    assert done["deliveries"] == {"cancelled": 3}
     assert set(folder.states("u-0").values()) == {"CANCELLED"}
     folder.run("undo", "99", "--reason", "x", code=4)
 

@@ -22,7 +22,15 @@ from sendonce.cli import consent, demo, desk, intake, operate, sandbox, setup, s
 from sendonce.cli import run as running
 from sendonce.cli.exits import Exit, exit_of
 from sendonce.cli.screen import BAD, Screen
-from sendonce.cli.shell import ActorOption, ConfigOption, DebugOption, Given, JsonOption
+from sendonce.cli.shell import (
+    ActorOption,
+    ConfigOption,
+    DebugOption,
+    Given,
+    Interrupted,
+    JsonOption,
+    NobodyReads,
+)
 from sendonce.core.errors import InvalidInput, SendonceError
 from sendonce.telemetry import fault
 
@@ -78,10 +86,10 @@ def main(arguments: list[str]) -> int:
         return _told(shown, error)
     except typer.TyperException as error:
         return _usage(shown, error)
-    except (KeyboardInterrupt, typer.Abort):
+    except (Interrupted, KeyboardInterrupt, typer.Abort):
         shown.note("stopped; what was reported as done is done", style="")
         return Exit.INTERRUPTED
-    except BrokenPipeError:
+    except (NobodyReads, BrokenPipeError):
         # Whoever read us has enough. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK

@@ -13,6 +13,7 @@ import functools
 import getpass
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -89,6 +90,14 @@ class Given:
         )
 
 
+class Interrupted(Exception):
+    """Ctrl-C. Typer would end silently; we say what it means."""
+
+
+class NobodyReads(Exception):
+    """Whoever read our answer has enough: `| head`."""
+
+
 class Shell:
     """One run of one command."""
 
@@ -156,7 +165,13 @@ def _wrapped(handler: Handler) -> Callable[..., int]:
         given = Given(**{name: values.pop(name) for name in EVERYWHERE})
         shell = Shell(given.over(ctx.obj if isinstance(ctx.obj, Given) else Given()))
         try:
-            return int(handler(shell, **values) or Exit.OK)
+            code = int(handler(shell, **values) or Exit.OK)
+            sys.stdout.flush()  # here, where it is known what a closed pipe means
+            return code
+        except KeyboardInterrupt:
+            raise Interrupted from None
+        except BrokenPipeError:
+            raise NobodyReads from None
         finally:
             shell.close()
 
@@ -178,4 +193,13 @@ def _user() -> str:
     return f"uid-{os.getuid()}"
 
 
-__all__ = ["DEFAULT_TENANT", "EVERYWHERE", "Given", "Shell", "TenantOption", "command"]
+__all__ = [
+    "DEFAULT_TENANT",
+    "EVERYWHERE",
+    "Given",
+    "Interrupted",
+    "NobodyReads",
+    "Shell",
+    "TenantOption",
+    "command",
+]
