@@ -236,7 +236,7 @@ def asked_of_mapping(given: Mapping[str, object], tenant: str) -> Asked:
         field = _FIELD_OF.get(name)
         if field is None:
             raise InvalidInput(
-                f"{name!r:.80} is no field of a reminder: {did_you_mean(name, _FIELD_OF)} "
+                f"{name!r:.80} is no field of a reminder: {did_you_mean(name, _FIELDS)} "
                 "(what the template shows belongs into data)",
                 field=str(name)[:80],
             )
@@ -266,9 +266,10 @@ def _read(field: str, value: object) -> object:
             raise InvalidInput(f"{field} is {type(value).__name__} and must be text", field=field)
 
 
+_FIELDS: Final = tuple(field.name for field in fields(Asked))
 _FIELD_OF: Final[Mapping[str, str]] = {
     **{other: field for field, others in COLUMNS.items() for other in others},
-    **{field.name: field.name for field in fields(Asked)},
+    **{field: field for field in _FIELDS},
 }
 
 
