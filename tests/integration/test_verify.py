@@ -167,7 +167,8 @@ TAMPERED: Mapping[str, tuple[str, int, str]] = {
     ),
     "one bit of a hash": (
         (
-            "UPDATE ledger SET hash = CASE substr(hash, 1, 1) WHEN '0' THEN '1' ELSE '0' END || substr(hash, 2) "
+            "UPDATE ledger "
+            "SET hash = CASE substr(hash, 1, 1) WHEN '0' THEN '1' ELSE '0' END || substr(hash, 2) "
             f"WHERE delivery_id = {LEDGER} AND seq = 3"
         ),
         3,

@@ -22,7 +22,7 @@ from sendonce.core.policy import Policy
 from sendonce.pipeline.standstill import Situation, Word, why_nothing_leaves
 from sendonce.ports.store import Pause, Process, Row, Tx
 
-COUNT_MAX: Final = 50_000
+COUNT_MAX: Final = 10_000
 """Future rows that are looked at one by one; the total is exact."""
 FLOW_ENTRIES: Final = 10_000
 FLOW_S: Final = 60.0

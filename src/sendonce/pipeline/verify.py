@@ -165,7 +165,7 @@ def check(row: Row, lines: Sequence[Line], contents: Sequence[Row], *, called: b
     if broken is not None:
         return [broken]  # what follows would only say the same in other words
     # From here on an entry is what its text says, since that is what the hash covers.
-    told = [replace(line, event=line.word("event"), at=line.number("at")) for line in lines]
+    told = [_by_text(line) for line in lines]
     try:
         return [
             Fault(key, at, what)
@@ -186,6 +186,11 @@ _Finding = tuple[int, str]
 
 _NOTES: Final = frozenset(Event) - {rule.event for rule in TABLE} - {Event.SCHEDULED}
 """Events that record something and move nothing."""
+
+
+def _by_text(line: Line) -> Line:
+    event, at = line.word("event"), line.number("at")
+    return line if (event, at) == (line.event, line.at) else replace(line, event=event, at=at)
 
 
 def _columns(lines: Sequence[Line], told: Sequence[Line]) -> Iterator[_Finding]:
