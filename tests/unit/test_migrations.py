@@ -1,0 +1,118 @@
+"""Migrations: the schema is their sum, applied once, and never over something unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import apsw
+import pytest
+
+from sendonce.core.errors import StoreMismatch
+from sendonce.store import migrate as module
+from sendonce.store.migrate import migrate, migrations, version_of
+from sendonce.store.statements import expand, raw_statements
+
+TOKENS = {"id": "INTEGER PRIMARY KEY"}
+
+
+@pytest.fixture
+def database() -> Iterator[apsw.Connection]:
+    connection = apsw.Connection(":memory:")
+    yield connection
+    connection.close()
+
+
+def schema(database: apsw.Connection) -> list[tuple[str, str]]:
+    rows = database.execute("SELECT type, name FROM sqlite_master ORDER BY type, name").fetchall()
+    return [(str(row[0]), str(row[1])) for row in rows]
+
+
+def test_numbers_begin_at_one_and_leave_no_gap() -> None:
+    assert [number for number, _ in migrations()] == list(range(1, len(migrations()) + 1))
+
+
+def test_an_empty_database_gets_all_and_a_second_time_nothing(database: apsw.Connection) -> None:
+    assert version_of(database) == 0
+    migrate(database, TOKENS)
+    assert version_of(database) == migrations()[-1][0]
+    before, changes = schema(database), database.total_changes()
+    migrate(database, TOKENS)
+    assert schema(database) == before
+    assert database.total_changes() == changes
+    assert not database.in_transaction
+
+
+def test_a_next_migration_is_applied_to_what_is_there(
+    database: apsw.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = migrations()
+    migrate(database, TOKENS)
+    database.execute("INSERT INTO meta VALUES ('kept', 'yes')")
+    following = (len(known) + 1, "CREATE TABLE later (id {id}); INSERT INTO later VALUES (7);")
+    monkeypatch.setattr(module, "migrations", lambda: [*known, following])
+    migrate(database, TOKENS)
+    assert version_of(database) == len(known) + 1
+    assert database.execute("SELECT id FROM later").fetchall() == [(7,)]
+    assert database.execute("SELECT value FROM meta WHERE name = 'kept'").fetchall() == [("yes",)]
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(
+    database: apsw.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = migrations()
+    migrate(database, TOKENS)
+    before = schema(database)
+    broken = (len(known) + 1, "CREATE TABLE half (id {id}); INSERT INTO nowhere VALUES (1);")
+    monkeypatch.setattr(module, "migrations", lambda: [*known, broken])
+    with pytest.raises(apsw.SQLError, match="nowhere"):
+        migrate(database, TOKENS)
+    assert schema(database) == before
+    assert version_of(database) == len(known)
+    assert not database.in_transaction
+
+
+def test_a_newer_database_is_refused(database: apsw.Connection) -> None:
+    migrate(database, TOKENS)
+    database.execute("UPDATE meta SET value = '9999' WHERE name = 'schema_version'")
+    before = schema(database)
+    with pytest.raises(StoreMismatch, match=r"schema version 9999.*nothing was changed"):
+        migrate(database, TOKENS)
+    assert schema(database) == before
+    assert not database.in_transaction
+
+
+def test_a_database_of_something_else_is_refused(database: apsw.Connection) -> None:
+    database.execute("CREATE TABLE invoices (id)")
+    with pytest.raises(StoreMismatch, match=r"table invoices.*name another file"):
+        migrate(database, TOKENS)
+    assert schema(database) == [("table", "invoices")]
+
+
+def test_every_row_carries_its_partition(database: apsw.Connection) -> None:
+    """By it the rows can be spread over servers; it is there from the first migration."""
+    migrate(database, TOKENS)
+    for table in ("reminder", "delivery"):
+        columns = {str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")}
+        assert "part" in columns
+
+
+def test_every_statement_is_whole_and_in_one_text_for_all_databases() -> None:
+    """No token is left over, and nothing stands in the files that one database alone understands."""
+    assert len(raw_statements()) > 50
+    tokens = dict.fromkeys(("delivery", "reminder", "for_update", "skip_locked", "id"), "")
+    for name, text in expand(tokens).items():
+        assert "{" not in text.replace("'{}'", ""), name
+        assert "rowid" not in text.lower(), name
+        assert "insert or " not in text.lower(), name
+
+
+def test_only_one_statement_writes_a_state() -> None:
+    writing = {
+        name
+        for name, text in raw_statements().items()
+        if text.lstrip()
+        .upper()
+        .startswith(("UPDATE DELIVERY", "INSERT INTO DELIVERY", "DELETE FROM DELIVERY"))
+        and "state" in text.split("WHERE")[0]
+    }
+    assert writing == {"delivery_insert", "delivery_move"}

@@ -1,0 +1,239 @@
+"""Group commit: who shares a transaction, who falls with it, and who does not.
+
+The database is a stand-in that keeps a log, and fails where a test says so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from sendonce.core.errors import StoreUnavailable
+from sendonce.ports.store import Tx
+from sendonce.store import writer as module
+from sendonce.store.writer import UNITS_MAX, InlineWriter, ThreadWriter, TransactionLost, Writer
+
+TX = cast(Tx, object())
+
+
+@dataclass(slots=True)
+class Log:
+    """`Transactions` that write down what was asked. `fail`: step -> what it raises, once."""
+
+    lines: list[str] = field(default_factory=list)
+    fail: dict[str, BaseException] = field(default_factory=dict)
+    threads: set[int] = field(default_factory=set)
+
+    def begin(self) -> None:
+        self._step("begin")
+
+    def run_unit(self, unit: Callable[[Tx], Any]) -> Any:
+        self._step("unit")
+        return unit(TX)
+
+    def commit(self) -> None:
+        self._step("commit")
+
+    def rollback(self) -> None:
+        self._step("rollback")
+
+    def _step(self, name: str) -> None:
+        self.threads.add(threading.get_ident())
+        self.lines.append(name)
+        if name in self.fail:
+            raise self.fail.pop(name)
+
+
+@dataclass(slots=True)
+class Held:
+    """A writer whose thread is held inside a first unit, so that what comes next waits together."""
+
+    writer: ThreadWriter
+    log: Log
+    go: threading.Event = field(default_factory=threading.Event)
+
+    def hold(self) -> Future[None]:
+        entered = threading.Event()
+
+        def unit(tx: Tx) -> None:
+            entered.set()
+            assert self.go.wait(30)
+
+        future = self.writer.submit(unit)
+        assert entered.wait(30)
+        return future
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    """Groups are never closed for time here, so that who waits together commits together."""
+    monkeypatch.setattr(module, "HOLD_S", 60.0)
+    log = Log()
+    return Held(ThreadWriter(lambda: log), log)
+
+
+def raising(error: BaseException) -> Callable[[Tx], None]:
+    def unit(tx: Tx) -> None:
+        raise error
+
+    return unit
+
+
+def test_units_that_wait_share_one_commit(held: Held) -> None:
+    first = held.hold()
+    futures = [held.writer.submit(lambda tx, n=n: n) for n in range(5)]  # type: ignore[misc]
+    assert not any(future.done() for future in futures)
+    held.go.set()
+    assert [future.result(30) for future in futures] == list(range(5))
+    assert first.result(30) is None
+    held.writer.close()
+    assert held.log.lines == ["begin", *["unit"] * 6, "commit"]
+    assert len(held.log.threads) == 1
+    assert threading.get_ident() not in held.log.threads
+
+
+def test_a_group_is_bounded(held: Held) -> None:
+    held.hold()
+    futures = [held.writer.submit(lambda tx: None) for _ in range(3 * UNITS_MAX)]
+    held.go.set()
+    for future in futures:
+        future.result(30)
+    held.writer.close()
+    sizes = [group.count("unit") for group in _groups(held.log.lines)]
+    assert sum(sizes) == 3 * UNITS_MAX + 1
+    assert max(sizes) <= UNITS_MAX
+
+
+def test_a_group_does_not_keep_the_database_for_long(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes want it too: once its time is over, what still waits gets the next commit."""
+    monkeypatch.setattr(module, "HOLD_S", 0.0)
+    held.go.set()
+    for future in [held.writer.submit(lambda tx: None) for _ in range(3)]:
+        future.result(30)
+    held.writer.close()
+    assert held.log.lines == ["begin", "unit", "commit"] * 3
+
+
+def test_a_unit_that_raises_falls_alone(held: Held) -> None:
+    held.hold()
+    error = ValueError("mine")
+    before = held.writer.submit(lambda tx: "before")
+    bad = held.writer.submit(raising(error))
+    worse = held.writer.submit(raising(StoreUnavailable("ask again")))
+    after = held.writer.submit(lambda tx: "after")
+    held.go.set()
+    assert before.result(30) == "before"
+    assert bad.exception(30) is error
+    assert isinstance(worse.exception(30), StoreUnavailable)
+    assert after.result(30) == "after"
+    held.writer.close()
+    assert "rollback" not in held.log.lines
+
+
+def test_a_commit_that_fails_fails_its_whole_group_and_no_other(held: Held) -> None:
+    first = held.hold()
+    together: list[Future[Any]] = [held.writer.submit(lambda tx: "x") for _ in range(3)]
+    own = ValueError("mine")
+    bad = held.writer.submit(raising(own))
+    error = StoreUnavailable("disk full")
+
+    def arm(tx: Tx) -> None:
+        held.log.fail["commit"] = error
+
+    armed = held.writer.submit(arm)
+    held.go.set()
+    assert first.exception(30) is error
+    assert [future.exception(30) for future in (*together, armed)] == [error] * 4
+    assert bad.exception(30) is own
+    assert held.writer.submit(lambda tx: "well again").result(30) == "well again"
+    held.writer.close()
+
+
+def test_a_transaction_that_the_database_gave_up_falls_as_a_whole(held: Held) -> None:
+    """Then nothing of the group can be kept: whoever was answered "done" would have been lied to."""
+    held.hold()
+    before = held.writer.submit(lambda tx: "before")
+    reason = StoreUnavailable("the disk is full")
+
+    def lost(tx: Tx) -> None:
+        raise TransactionLost from reason
+
+    bad = held.writer.submit(lost)
+    held.go.set()
+    assert before.exception(30) is reason
+    assert bad.exception(30) is reason
+    assert held.writer.submit(lambda tx: "well again").result(30) == "well again"
+    held.writer.close()
+    assert held.log.lines.count("rollback") == 1
+
+
+def test_a_database_that_cannot_begin_fails_the_unit_and_runs_nothing() -> None:
+    log = Log(fail={"begin": StoreUnavailable("locked")})
+    writer = InlineWriter(log)
+    ran: list[int] = []
+    future = writer.submit(lambda tx: ran.append(1))
+    assert isinstance(future.exception(), StoreUnavailable)
+    assert ran == []
+    assert log.lines == ["begin", "rollback"]
+    assert writer.submit(lambda tx: "well again").result() == "well again"
+
+
+def test_inline_units_run_at_once_each_in_a_commit_of_its_own() -> None:
+    log = Log()
+    writer: Writer = InlineWriter(log)
+    assert writer.submit(lambda tx: 1).done()
+    assert writer.submit(lambda tx: 2).result() == 2
+    assert log.lines == ["begin", "unit", "commit"] * 2
+    assert log.threads == {threading.get_ident()}
+
+
+def test_closing_finishes_what_was_handed_in_and_takes_nothing_more(held: Held) -> None:
+    held.hold()
+    futures = [held.writer.submit(lambda tx: "done") for _ in range(20)]
+    closing = threading.Thread(target=held.writer.close)
+    closing.start()
+    held.go.set()
+    closing.join(30)
+    assert [future.result(30) for future in futures] == ["done"] * 20
+    late = held.writer.submit(lambda tx: "late")
+    assert isinstance(late.exception(), StoreUnavailable)
+    assert "closed" in str(late.exception())
+    held.writer.close()
+
+
+def test_a_full_queue_holds_back_whoever_hands_in() -> None:
+    writer = ThreadWriter(Log, queue_max=2)
+    held = Held(writer, Log())
+    held.hold()
+    waiting = [writer.submit(lambda tx: 1), writer.submit(lambda tx: 2)]
+    third: list[Future[int]] = []
+    handing_in = threading.Thread(target=lambda: third.append(writer.submit(lambda tx: 3)))
+    handing_in.start()
+    handing_in.join(0.05)
+    assert handing_in.is_alive()
+    held.go.set()
+    handing_in.join(30)
+    assert [future.result(30) for future in (*waiting, *third)] == [1, 2, 3]
+    writer.close()
+
+
+def test_a_database_that_cannot_be_opened_is_told_to_whoever_opens() -> None:
+    def connect() -> Log:
+        raise StoreUnavailable("no such folder")
+
+    with pytest.raises(StoreUnavailable, match="no such folder"):
+        ThreadWriter(connect)
+
+
+def _groups(lines: list[str]) -> list[list[str]]:
+    groups: list[list[str]] = []
+    for line in lines:
+        if line == "begin":
+            groups.append([])
+        groups[-1].append(line)
+    return groups
