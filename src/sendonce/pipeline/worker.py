@@ -34,7 +34,7 @@ from sendonce.ports.provider import Provider
 from sendonce.ports.queue import Hint, Queue
 from sendonce.ports.store import Process, Store, Tx
 from sendonce.runtime.batcher import Batcher
-from sendonce.runtime.poller import Poller
+from sendonce.runtime.poller import OnError, Poller
 from sendonce.telemetry import fault, tell
 
 T = TypeVar("T")
@@ -64,9 +64,18 @@ class WorkerSettings:
     stop_s: float = 20.0
 
 
+def tell_of(stage: str, error: Exception) -> None:
+    """What a worker does about a stage that failed: say so; the stage is tried again."""
+    if isinstance(error, StoreUnavailable):
+        tell(telemetry.STORE_UNAVAILABLE, stage=stage, **fault(error))
+    else:
+        tell(telemetry.STAGE_FAILED, stage=stage, **fault(error))
+
+
 class Worker:
     """Runs the accounts given. `providers` has one adapter per account name; `queues` one transport
-    per channel where hints travel outside the store."""
+    per channel where hints travel outside the store. `chance` is every draw from [0, 1) in here;
+    `on_error(stage, error)` hears of what failed and will be tried again."""
 
     def __init__(
         self,
@@ -77,6 +86,7 @@ class Worker:
         *,
         queues: Mapping[Channel, Queue] | None = None,
         chance: Callable[[], float] = random.random,
+        on_error: OnError = tell_of,
     ) -> None:
         self._store = store
         self._policy = policy
@@ -84,6 +94,7 @@ class Worker:
         self._settings = settings
         self._queues = queues or {}
         self._chance = chance
+        self._on_error = on_error
         self._stopping = False
         self._lease_until = 0
         self._started_at = 0
@@ -107,7 +118,10 @@ class Worker:
             ("reconciler", self._reconcile),
             *((f"claim {loop.name}", loop.step) for loop in self._accounts),
         ]
-        self._pollers = [Poller(name, step, on_error=_on_error) for name, step in steps]  # type: ignore[arg-type]
+        self._pollers = [
+            Poller(name, step, on_error=self._on_error, chance=self._chance)  # type: ignore[arg-type]
+            for name, step in steps
+        ]
         for loop, poller in zip(self._accounts, self._pollers[3:], strict=True):
             loop.poller = poller
         try:
@@ -342,13 +356,6 @@ class _AccountLoop:
 def _write_beat(tx: Tx, process: Process) -> None:
     tx.processes.beat(replace(process, beat_at=tx.now, started_at=process.started_at or tx.now))
     tx.set_meta("steady_seen", str(tx.steady))
-
-
-def _on_error(name: str, error: Exception) -> None:
-    if isinstance(error, StoreUnavailable):
-        tell(telemetry.STORE_UNAVAILABLE, stage=name, **fault(error))
-    else:
-        tell(telemetry.STAGE_FAILED, stage=name, **fault(error))
 
 
 async def _done(future: Future[T]) -> T:

@@ -13,17 +13,22 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 Step = Callable[[], Awaitable[float]]
+OnError = Callable[[str, Exception], None]
 
 ERROR_WAIT_MAX_S: Final = 15.0
 
 
 class Poller:
-    """Runs one step over and over until stopped. `on_error(name, error)` hears of each failure."""
+    """Runs one step over and over until stopped. `on_error(name, error)` hears of each failure; `chance`
+    draws from [0, 1) for the spread of waits after it."""
 
-    def __init__(self, name: str, step: Step, *, on_error: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self, name: str, step: Step, *, on_error: OnError, chance: Callable[[], float] = random.random
+    ) -> None:
         self._name = name
         self._step = step
         self._on_error = on_error
+        self._chance = chance
         self._woken = asyncio.Event()
         self._stopping = False
 
@@ -38,7 +43,7 @@ class Poller:
             except Exception as error:
                 self._on_error(self._name, error)
                 failures += 1
-                spread = 0.5 + random.random() / 2  # noqa: S311 (not a secret)
+                spread = 0.5 + self._chance() / 2
                 wait_s = min(ERROR_WAIT_MAX_S, 0.25 * 2.0 ** min(failures, 10)) * spread
             if wait_s > 0 and not self._stopping:
                 await self._sleep(wait_s)

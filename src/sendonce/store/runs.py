@@ -130,7 +130,7 @@ class SqlPreferences:
 
     def of(self, keys: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str, str], list[Preference]]:
         found: dict[tuple[str, str, str], list[Preference]] = {}
-        for key in set(keys):
+        for key in dict.fromkeys(keys):
             tenant, channel, address_tag = key
             rows = self._session.rows(
                 "preference_of", {"tenant": tenant, "channel": channel, "address_tag": address_tag}
