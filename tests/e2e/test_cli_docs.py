@@ -97,3 +97,32 @@ def test_the_keys_of_a_delivery_are_documented() -> None:
     )
     paragraph = SECTIONS["JSON"].split("Several answers hold deliveries")[1]
     assert set(re.findall("`(.+?)`", paragraph)) == set(delivery_document(delivery))
+
+
+MENTION = re.compile(r"(?:^|[`\s|(])sendonce ((?:[a-z][a-z-]*)(?: [^`\n|]*)?)", re.MULTILINE)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+
+def mentions() -> Iterator[tuple[str, str]]:
+    """What pages and messages tell a reader to type: in code of a page, in backquotes of a text."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        code = re.findall(r"^```.*?^```$|^ {4}sendonce .*$|`sendonce [^`]+`", text, re.MULTILINE | re.DOTALL)
+        yield from ((page.name, found) for block in code for found in MENTION.findall(block))
+    for source in SOURCES:
+        for found in re.findall(r"`sendonce ([a-z][^`\n]*)`", source.read_text(encoding="utf-8")):
+            yield source.name, found
+
+
+@pytest.mark.parametrize(("where", "typed"), sorted(set(mentions())))
+def test_what_a_page_or_a_message_tells_to_type_exists(where: str, typed: str) -> None:
+    words = typed.split()
+    groups = {name.split()[0] for name in COMMANDS if " " in name}
+    if words[0] in groups and len(words) == 1:
+        return
+    name = " ".join(words[:2]) if words[0] in groups else words[0]
+    assert name in COMMANDS
+    options = {word.partition("=")[0] for word in words if word.startswith("--")}
+    known = taken(COMMANDS[name]) | {f"--{option}" for option in EVERYWHERE} | {"--help"}
+    assert {option.strip(",.;)'\"") for option in options} - known == set()

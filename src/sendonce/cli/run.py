@@ -158,7 +158,7 @@ async def _run(shell: Shell, work: _Work, watch: Watch, stop_s: float) -> Exit:
     settings, screen = shell.settings, shell.screen
     stopping = asyncio.Event()
     stop = _Stop(shell, stopping, stop_s)
-    telemetry.configure(settings.log_level, settings.log_format, process=work.role)
+    telemetry.configure(settings.log_level, settings.log_format, process=f"{work.role}-{os.getpid()}")
     tell(telemetry.PROCESS_STARTED, role=work.role, version=version("sendonce"), pid=os.getpid())
     with stop.on_signals():
         watching = asyncio.create_task(_watch(screen, watch, work, stopping), name="watch")
@@ -185,8 +185,12 @@ def _drained(screen: Screen, left: Look | None, asked: bool) -> Exit:
     count = 0 if left is None else left.left
     if left is not None and screen.as_json:
         screen.document({"left": count, "stopped": asked, "channels": left.channels})
+    held = 0 if left is None else sum(channel.held for channel in left.channels)
+    if held:
+        waits = counted(held, "delivery waits", "deliveries wait")
+        screen.say(f"{waits} for a pause, the night or the configuration to end", style=CARE)
     if count == 0:
-        screen.say("nothing that is due is left")
+        screen.say("nothing that is due is left" if not held else "nothing else that is due is left")
         return Exit.OK
     screen.say(
         f"{counted(count, 'delivery', 'deliveries')} left; `sendonce overview` says what they wait for"

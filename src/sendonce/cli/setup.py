@@ -15,13 +15,15 @@ import typer
 from rich.text import Text
 
 from sendonce.cli.exits import Exit
-from sendonce.cli.screen import BAD, CARE, GOOD, QUIET, Screen
+from sendonce.cli.screen import BAD, CARE, GOOD, Screen
 from sendonce.cli.shell import DEFAULT_TENANT, Shell, command
+from sendonce.cli.views import show_story
 from sendonce.core.consent import NoRecord
 from sendonce.core.delivery import Channel
 from sendonce.core.due import allowed_from
 from sendonce.core.duration import parse_duration
 from sendonce.core.errors import ConfigError, InvalidInput, Refused
+from sendonce.core.lifecycle import State
 from sendonce.core.pacing import SECOND, Limit
 from sendonce.core.routing import Route, account_for
 
@@ -312,7 +314,7 @@ def _run_one(app: App, key: str, wait_s: float) -> Delivery:
 
 
 def _show_test(shell: Shell, delivery: Delivery) -> Exit:
-    from sendonce.core.lifecycle import State
+    from sendonce.pipeline.story import story as tell
 
     standing, course = delivery.standing, delivery.course
     sent = standing.state is State.ACCEPTED
@@ -326,10 +328,6 @@ def _show_test(shell: Shell, delivery: Delivery) -> Exit:
             "attempts": course.attempts,
         }
     )
-    receipt = f", receipt {course.receipt}" if course.receipt else ""
-    why = f": {course.reason}" if course.reason else ""
-    shell.screen.say(
-        f"{delivery.key}: {standing.state}{receipt}{'' if sent else why}", style=GOOD if sent else BAD
-    )
-    shell.screen.say(f"its story: sendonce status {delivery.key}", style=QUIET)
+    (story,) = shell.read(lambda tx: tell(tx, delivery.key, shell.policy))
+    show_story(shell.screen, story)
     return Exit.OK if sent else Exit.PARTLY

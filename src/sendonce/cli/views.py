@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -265,7 +266,7 @@ def status(
     for number, each in enumerate(stories):
         if number:
             shell.screen.say()
-        _tell(shell.screen, each)
+        show_story(shell.screen, each)
 
 
 def story_document(one: Story) -> dict[str, object]:
@@ -282,13 +283,13 @@ def story_document(one: Story) -> dict[str, object]:
     }
 
 
-def _tell(screen: Screen, one: Story) -> None:
+def show_story(screen: Screen, one: Story) -> None:
+    """The story for people."""
     standing = one.delivery.standing
     screen.say(Text.assemble((one.delivery.key, "bold"), "  ", state_text(standing.state)))
     screen.say(one.headline)
-    screen.say(
-        f"due {one.due_local} ({one.zone}), to {one.address or 'an address that was erased'}", style=QUIET
-    )
+    due = re.sub(r"\.\d+", "", one.due_local).replace("T", " ")
+    screen.say(f"due {due} ({one.zone}), to {one.address or 'an address that was erased'}", style=QUIET)
     if one.linked:
         screen.say(f"sent again, after {one.linked}", style=QUIET)
     screen.say()
