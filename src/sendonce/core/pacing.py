@@ -188,7 +188,12 @@ def grant(gate: Gate, costs: Sequence[int], *, now: int, lead_us: int) -> Grant:
     slots: list[int] = []
     why, again_at = "", 0
     for cost in costs:
-        slot = max([earliest, *tats])
+        # A start of several parts takes its room before it as well as after it: else it would come on
+        # top of what was started just before, and a window could hold almost its whole cost too much.
+        before = [
+            math.ceil(s * (cost - 1)) if limit.parts else 0 for s, limit in zip(spacings, rates, strict=True)
+        ]
+        slot = max([earliest, *(tat + wait for tat, wait in zip(tats, before, strict=True))])
         if slot > latest:
             why, again_at = "rate", slot - lead_us - AHEAD_US
             break
@@ -199,7 +204,9 @@ def grant(gate: Gate, costs: Sequence[int], *, now: int, lead_us: int) -> Grant:
         for i, limit in enumerate(rates):
             tats[i] = slot + math.ceil(spacings[i] * (cost if limit.parts else 1))
         for i, limit in enumerate(_quotas(limits)):
-            usage[i] = _spent(usage[i], limit, cost if limit.parts else 1, now)
+            # Booked when the call starts, at the latest: not at the claim, which may be a bucket earlier.
+            starts_by = slot + 2 * gate.limits.jitter_us
+            usage[i] = _spent(usage[i], limit, cost if limit.parts else 1, starts_by)
         slots.append(slot)
     if not slots:
         return Grant((), gate, why, again_at)
@@ -352,11 +359,11 @@ def _trimmed(spent: tuple[tuple[int, int], ...], limit: Limit, now: int) -> tupl
 
 
 def _spent(
-    spent: tuple[tuple[int, int], ...], limit: Limit, cost: int, now: int
+    spent: tuple[tuple[int, int], ...], limit: Limit, cost: int, at: int
 ) -> tuple[tuple[int, int], ...]:
-    bucket = now - now % _bucket_us(limit)
-    if spent and spent[-1][0] == bucket:
-        return (*spent[:-1], (bucket, spent[-1][1] + cost))
+    bucket = at - at % _bucket_us(limit)
+    if spent and spent[-1][0] >= bucket:  # a later lead may be shorter: never book behind the last
+        return (*spent[:-1], (spent[-1][0], spent[-1][1] + cost))
     return (*spent, (bucket, cost))
 
 
