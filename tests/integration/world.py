@@ -29,12 +29,13 @@ from sendonce.core.retry import RetryPolicy
 from sendonce.core.routing import Route
 from sendonce.pipeline import claimer, reaper, reconciler, scheduler, settler
 from sendonce.pipeline.attempt import Attempted, Claim
+from sendonce.pipeline.moves import move_on
 from sendonce.pipeline.record import Line, lines_of
-from sendonce.ports.store import Delivery, NewDelivery, Process, Reminder, StoredTemplate, Tx
+from sendonce.ports.store import Delivery, Move, NewDelivery, Process, Reminder, StoredTemplate, Tx
 from sendonce.store.sqlite import SqliteStore, open_store
 from sendonce.template_book import TemplateBook, from_store
 from sendonce.testing.clock import VirtualClock
-from sendonce.withdrawal import Withdrawal, withdraw
+from sendonce.withdrawal import Withdrawal, Word, withdraw
 
 T = TypeVar("T")
 
@@ -115,8 +116,9 @@ class World:
         self.accounts = list(self.policy.accounts)
         self.chance = chance
         self.process = "w-1"
-        for channel, subject in ((Channel.EMAIL, "About {{ reminder }}"), (Channel.SMS, "")):
-            self.template("t", channel, "Dear {{ name }}, this is {{ reminder }}", subject=subject)
+        if not self.read(lambda tx: tx.templates.newest(TENANT, "t")):  # else the file was used before
+            for channel, subject in ((Channel.EMAIL, "About {{ reminder }}"), (Channel.SMS, "")):
+                self.template("t", channel, "Dear {{ name }}, this is {{ reminder }}", subject=subject)
         self.book = TemplateBook(from_store(self.store))
         self.write(self._seed)
         self.beat()
@@ -326,9 +328,9 @@ class World:
         )
         self.write(lambda tx: tx.processes.beat(alive))
 
-    def withdraw(self, key: str, event: Withdrawal = Event.CANCELLED, reason: str = "paid") -> None:
-        """Cancel or suppress one delivery."""
-        self.write(
+    def withdraw(self, key: str, event: Withdrawal = Event.CANCELLED, reason: str = "paid") -> Word:
+        """Cancel or suppress one delivery; the answer in one word."""
+        (answer,) = self.write(
             lambda tx: withdraw(
                 tx,
                 tx.deliveries.by_keys([(TENANT, key)]),
@@ -338,6 +340,19 @@ class World:
                 reasons=reason,
             )
         )
+        return answer.word
+
+    def permit(self, key: str) -> None:
+        """Allow an uncertain delivery one more attempt, as an operator does."""
+
+        def unit(tx: Tx) -> None:
+            (row,) = tx.deliveries.by_keys([(TENANT, key)])
+            course = replace(row.course, next_at=tx.now)
+            move = move_on(row, Event.PERMITTED, self.policy, tx, actor="operator", course=course)
+            assert isinstance(move, Move), move
+            tx.deliveries.move([move])
+
+        self.write(unit)
 
     def opt_out(self, channel: Channel, address: str = "", *, kind: Kind = Kind.OPT_OUT) -> None:
         """Record a "no" of an address for all categories; open deliveries are left as they are."""

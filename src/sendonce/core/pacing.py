@@ -260,15 +260,17 @@ def throttled(gate: Gate, scope: ThrottleScope, wait_s: float | None, *, chance:
 
 def account_failed(gate: Gate, code: str, *, now: int) -> Gate:
     """The gate after an account error: held, then probed with one, ever more rarely up to an hour."""
-    wait = PROBE_AFTER_S * 2.0 ** min(gate.streak, 6)
-    closed = _closed(gate, now, min(wait, 3_600.0), f"account:{code}")
-    # Calls that were already open when the first error came back are the same news, not more of it.
+    if gate.closed_until > now and gate.closed_why.startswith("account:"):
+        return gate  # calls that were open when the first error came back are the same news, not more of it
+    wait = min(PROBE_AFTER_S * 2.0 ** min(gate.streak, 6), 3_600.0)
     streak = gate.streak if gate.closed_until > now else gate.streak + 1
-    return replace(closed, probing=True, streak=streak)
+    return replace(_closed(gate, now, wait, f"account:{code}"), probing=True, streak=streak)
 
 
 def call_failed(gate: Gate, *, now: int) -> Gate:
     """The gate after a failure of the provider itself (5xx, timeout, refused): the breaker's side."""
+    if gate.closed_until > now and gate.closed_why == "breaker":
+        return gate  # the same news: it was open when the breaker opened
     streak = gate.streak + 1
     if streak < BREAKER_AFTER and not gate.probing:
         return replace(gate, streak=streak)

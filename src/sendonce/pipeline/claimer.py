@@ -27,8 +27,9 @@ from sendonce.pipeline.attempt import Claim
 from sendonce.pipeline.message import message_of
 from sendonce.pipeline.moves import facts_of, move_on, note
 from sendonce.pipeline.reach import PAUSE_LOOK_US, active_pauses, may_reach, pause_of
+from sendonce.ports.provider import Message
 from sendonce.ports.queue import Hint
-from sendonce.ports.store import Content, Delivery, Move, OpenCall, Tx
+from sendonce.ports.store import Delivery, Move, OpenCall, Tx
 from sendonce.telemetry import tell
 
 CLAIM_MAX: Final = 256
@@ -83,16 +84,18 @@ def claim(
         rows = _line(tx, account, len(ahead.slots), retries)
     else:
         rows, known, done = _hinted(tx, account, hints, process)
-    taken, ended = _still_allowed(tx, rows, policy, process)
-    granted = pacing.grant(gate, [row.course.cost for row in taken], now=tx.steady, lead_us=lead_us)
+    allowed, ended = _still_allowed(tx, rows, policy, process)
+    sendable, spoiled = _readable(tx, allowed, policy, process, secret)
+    ended += spoiled
+    granted = pacing.grant(gate, [row.course.cost for row, _, _ in sendable], now=tx.steady, lead_us=lead_us)
     if not granted.slots:
         return Claimed((), granted.why or "empty", granted.again_at, ended, done)
-    taken = taken[: len(granted.slots)]
-    contents = tx.contents.get([(row.id, row.standing.version) for row in taken])
+    sendable = sendable[: len(granted.slots)]
+    taken = [row for row, _, _ in sendable]
     claims, moves, calls = [], [], []
-    for row, slot in zip(taken, granted.slots, strict=True):
+    for (row, message, digest), slot in zip(sendable, granted.slots, strict=True):
         hint = known.get(row.id)
-        made = _take(tx, row, contents[row.id], slot, account, policy, process, secret, gate, hint)
+        made = _take(tx, row, message, digest, slot, account, policy, process, gate, hint)
         claims.append(made[0])
         moves.append(made[1])
         calls.append(made[2])
@@ -220,7 +223,8 @@ def _still_allowed(
     )
     reachable: list[Delivery] = []
     for row in allowed:
-        if contents and not may_reach(policy, row.channel, contents[row.id].address):
+        content = contents.get(row.id)
+        if content is not None and not may_reach(policy, row.channel, content.address):
             moves.append(_end(tx, row, Event.SUPPRESSED, "recipient_not_allowed", policy, actor))
         else:
             reachable.append(row)
@@ -229,15 +233,43 @@ def _still_allowed(
     return reachable, len(moves)
 
 
+def _readable(
+    tx: Tx, rows: Sequence[Delivery], policy: Policy, process: str, secret: bytes
+) -> tuple[list[tuple[Delivery, Message, str]], int]:
+    """The messages of the rows, each with its content's hash. A row without a content that can be read
+    was damaged; it is put off, visibly, so that it hides nobody who stands behind it."""
+    contents = tx.contents.get([(row.id, row.standing.version) for row in rows])
+    readable: list[tuple[Delivery, Message, str]] = []
+    moves: list[Move] = []
+    for row in rows:
+        try:
+            content = contents[row.id]
+            message = message_of(row, content, policy, secret=secret, now=tx.now)
+        except (LookupError, TypeError, ValueError) as error:
+            tell(telemetry.BAD_CONTENT, delivery=row.key, code=type(error).__name__)
+            until = min(tx.now + PAUSE_LOOK_US, row.course.expires_at)
+            course = replace(row.course, next_at=until, reason="unreadable_content")
+            details: dict[str, Value] = {"reason": "unreadable_content", "until": until}
+            actor = f"worker:{process}"
+            moves.append(
+                _must(move_on(row, Event.DEFERRED, policy, tx, actor=actor, course=course, details=details))
+            )
+        else:
+            readable.append((row, message, content.hash))
+    moved = tx.deliveries.move(moves)
+    assert all(moved), "rows locked in this unit cannot have moved"
+    return readable, len(moves)
+
+
 def _take(
     tx: Tx,
     row: Delivery,
-    content: Content,
+    message: Message,
+    digest: str,
     slot: int,
     account: AccountPolicy,
     policy: Policy,
     process: str,
-    secret: bytes,
     gate: pacing.Gate,
     hint: Hint | None,
 ) -> tuple[Claim, Move, OpenCall]:
@@ -250,13 +282,12 @@ def _take(
         reason="",
     )
     deadline = slot + int((promise.timeout_s + DEADLINE_SLACK_S) * pacing.SECOND)
-    message = message_of(row, content, policy, secret=secret, now=tx.now)
     details: dict[str, Value] = {
         "account": account.name,
         "attempt": course.attempts,
         "send_key": message.send_key[:16],
         "decision": _decision(row),
-        "payload": content.hash,
+        "payload": digest,
         "wait_us": slot - tx.steady,
         "queued_us": max(0, tx.now - row.course.next_at),
         "hint": hint.message_id if hint else "",

@@ -11,31 +11,32 @@ from dataclasses import replace
 
 from sendonce.core.errors import ConfigError
 from sendonce.core.ledger import Value
-from sendonce.core.lifecycle import Event, Facts, Moved, NotMoved, State, step
+from sendonce.core.lifecycle import UNSENT, Event, Facts, Moved, NotMoved, State, step
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.promise import facts, settles_at
 from sendonce.ports.store import Course, Delivery, Move, Tx
 
 FAR = 2**62
 """A `next_at` for rows that wait for a person, not for time."""
+DYING_FIRST = -(2**62)
+"""Added to the tags of deliveries that wait under a key: they go before all others."""
 
 
 def account_of(delivery: Delivery, policy: Policy) -> AccountPolicy | None:
     """The account that a delivery was routed to; None before publication.
 
-    Raises `ConfigError` where the configuration no longer knows it: nothing may be decided about
-    what was sent through an account of which we know no promise.
+    Where the configuration no longer knows it: None as long as nothing can have been sent through it.
+    Else raises `ConfigError`: nothing may be decided about what was sent through an account of which
+    we know no promise.
     """
-    name = delivery.course.account
-    if not name:
-        return None
-    try:
-        return policy.accounts[name]
-    except KeyError:
+    name, standing = delivery.course.account, delivery.standing
+    account = policy.accounts.get(name)
+    if account is None and name and (standing.maybe or standing.state not in UNSENT):
         raise ConfigError(
             f"account {name!r} is not configured any more, and delivery {delivery.key} was routed to it: "
             f"keep [account.{name}] until its deliveries have ended"
-        ) from None
+        )
+    return account
 
 
 def facts_of(delivery: Delivery, policy: Policy, tx: Tx, *, budget: bool = True) -> Facts:
@@ -69,7 +70,7 @@ def move_on(
 
     `course` is the course after the event where the stage changed it. What follows from the new
     state alone is set here: when a reconciler may believe an answer, that an uncertain row waits
-    for a person, that an ended row keeps the reason of its end.
+    for a person, that a dying key goes first.
     """
     answer = step(delivery.standing, event, facts_of(delivery, policy, tx, budget=budget))
     if isinstance(answer, NotMoved):
@@ -94,4 +95,7 @@ def _settled_course(delivery: Delivery, moved: Moved, policy: Policy, tx: Tx, co
         return replace(course, next_at=tx.now + max(0, wait))
     if state is State.UNCERTAIN:
         return replace(course, next_at=tx.now)
+    if state is State.QUEUED and moved.standing.maybe and not moved.standing.permit:
+        # By the first attempt, from which the provider counts the life of the key.
+        return replace(course, tag=DYING_FIRST + course.first_try)
     return course

@@ -50,7 +50,6 @@ def reap(tx: Tx, policy: Policy, *, chance: Callable[[], float]) -> int:
                 failures=failures,
                 next_at=tx.now + int(wait * pacing.SECOND),
                 reason=f"unknown:{evidence}",
-                tag=call.claimed_at - 2**62,
             )
             move = move_on(
                 row,

@@ -19,6 +19,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from sendonce import telemetry
@@ -52,7 +53,7 @@ class PassReport:
     """What one pass did. `counts` by disposition: published, deferred, expired, suppressed, rejected.
 
     mark     everything due by this instant is published or decided (calendar microseconds)
-    late     of the published, how many were due before the mark of the pass before
+    late     of the published, how many were due before the mark of the pass before, and came after it
     complete the pass saw everything that was due; False: it stopped at its bound
     """
 
@@ -67,7 +68,7 @@ class PassReport:
 
     @property
     def examined(self) -> int:
-        return sum(count for name, count in self.counts.items() if name != "late")
+        return _examined(self.counts)
 
 
 class Scheduler:
@@ -104,16 +105,18 @@ class Scheduler:
         self._book.refresh()
         until = self._store.steady() + int(policy.pass_time_max_s * pacing.SECOND)
         counts: Counter[str] = Counter()
-        complete = False
-        while not stopping():
-            chunk = self._store.write(lambda tx: self._publish(tx, mark_before)).result()
+        complete, left = False, policy.pass_rows_max
+        while left > 0 and not stopping():
+            size = min(CHUNK, left)
+            chunk = self._store.write(partial(self._publish, mark_before, size)).result()
             counts.update(chunk)
             progress(counts["published"])
-            examined = sum(count for name, count in chunk.items() if name != "late")
-            if examined < CHUNK:
+            examined = _examined(chunk)
+            if examined < size:
                 complete = True
                 break
-            if counts.total() >= policy.pass_rows_max or self._store.steady() >= until:
+            left -= examined
+            if self._store.steady() >= until:
                 break
         report = self._store.write(
             lambda tx: _finish(tx, id_, trigger, mark_before, started_at, counts, complete=complete)
@@ -121,9 +124,9 @@ class Scheduler:
         _tell_pass(report)
         return report
 
-    def _publish(self, tx: Tx, mark_before: int) -> Counter[str]:
-        """One unit: decide the next due rows, all of them."""
-        rows = tx.deliveries.due(tx.now, CHUNK)
+    def _publish(self, mark_before: int, size: int, tx: Tx) -> Counter[str]:
+        """One unit: decide the next due rows, up to `size`, all of them."""
+        rows = tx.deliveries.due(tx.now, size)
         if not rows:
             return Counter()
         reminders = tx.reminders.by_ids([row.reminder_id for row in rows])
@@ -173,7 +176,8 @@ class Scheduler:
                     )
                 case _Go(course, content, details):
                     counts["published"] += 1
-                    counts["late"] += int(row.course.due_at < mark_before - int(self._policy.grace_s * 1e6))
+                    # By when it was to be looked at: what an earlier pass put off is no late arrival.
+                    counts["late"] += int(row.course.next_at < mark_before - int(self._policy.grace_s * 1e6))
                     contents.append(content)
                     move = move_on(
                         row, Event.PUBLISHED, self._policy, tx, actor=ACTOR, course=course, details=details
@@ -234,17 +238,21 @@ class Scheduler:
                 return _PutOff(until, "quiet_hours")
             case Publish():
                 pass
-        recipient = reminder.recipients[row.channel.value]
         refused = refusal(preferences, row.category, category.no_record)
         if refused is not None:
             return _End(Event.SUPPRESSED, refused)
-        if not may_reach(policy, row.channel, recipient["to"]):
-            return _End(Event.SUPPRESSED, "recipient_not_allowed")
         try:
+            recipient = reminder.recipients[row.channel.value]
+            if not may_reach(policy, row.channel, recipient["to"]):
+                return _End(Event.SUPPRESSED, "recipient_not_allowed")
             return self._freeze(row, reminder, account, recipient, tags, tx)
         except InvalidInput as error:
-            tell(telemetry.BAD_CONTENT, delivery=row.key, code=error.code)
-            return _End(Event.UNRENDERABLE, f"bad_content:{error.code}")
+            code = error.code
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            # Not what intake lets through: the row was damaged. It ends alone, and hides nobody.
+            code = type(error).__name__
+        tell(telemetry.BAD_CONTENT, delivery=row.key, code=code)
+        return _End(Event.UNRENDERABLE, f"bad_content:{code}")
 
     def _freeze(
         self,
@@ -267,6 +275,7 @@ class Scheduler:
                 timezone=reminder.zone or self._policy.zone(row.tenant),
             )
         )
+        recipient["to"].encode()  # raises for a lone surrogate, which no store can keep
         payload = payload_of(row.channel, rendered, recipient, account)
         digest = content_hash(payload)
         cost = count_parts(rendered.text).parts if row.channel is Channel.SMS else 1
@@ -359,6 +368,11 @@ def payload_of(
         "sender": sender,
         "reply_to": recipient.get("reply_to") or account.reply_to,
     }
+
+
+def _examined(counts: Mapping[str, int]) -> int:
+    """Rows looked at; "late" says something about the published ones besides."""
+    return sum(count for name, count in counts.items() if name != "late")
 
 
 def _tell_pass(report: PassReport) -> None:

@@ -25,6 +25,7 @@ from sendonce.core.outcome import (
     Failed,
     NotStarted,
     Outcome,
+    Reason,
     Rejected,
     Throttled,
     ThrottleScope,
@@ -37,8 +38,6 @@ from sendonce.pipeline.moves import move_on, note
 from sendonce.ports.store import Course, Delivery, Tx
 from sendonce.telemetry import tell
 from sendonce.withdrawal import withdraw_refused
-
-DYING_FIRST = -(2**62)
 
 
 def settle(
@@ -149,9 +148,6 @@ def _settle_current(
         details=details,
     )
     assert not isinstance(move, NotMoved), f"every outcome has its move from SENDING: {move}"
-    if move.standing.maybe and move.standing.state is State.QUEUED:
-        # Dying keys go first: the oldest first attempt before all fresh ones.
-        move = replace(move, course=replace(move.course, tag=DYING_FIRST + move.course.first_try))
     done = tx.deliveries.move([move])
     assert all(done), "a row locked in this unit cannot have moved"
     if move.standing.state is State.UNCERTAIN:
@@ -181,8 +177,9 @@ def _apply(tx: Tx, row: Delivery, outcome: Outcome, account: AccountPolicy, chan
             return _Applied(Event.REJECTED, after, {"reason": reason.value, "code": code})
         case Throttled(scope, code, asked):
             throttles = course.throttles + 1
-            # The gate waits for the account; the delivery itself waits only where it is meant alone.
-            own = wait_s(retry, throttles, asked, chance) if scope is ThrottleScope.RECIPIENT else 0.0
+            # The gate waits for the account; the delivery itself waits where the gate may stay open.
+            stays_open = scope in (ThrottleScope.RECIPIENT, ThrottleScope.CONCURRENCY)
+            own = wait_s(retry, throttles, asked, chance) if stays_open else 0.0
             after = replace(
                 course, throttles=throttles, next_at=tx.now + _us(own), reason=f"throttled:{scope.value}"
             )
@@ -254,8 +251,12 @@ def _settle_late(tx: Tx, row: Delivery, attempt: Attempted, policy: Policy, proc
 
 def _suppress(tx: Tx, row: Delivery, attempt: Attempted, outcome: Rejected, policy: Policy) -> None:
     """The provider said that this address must not be tried again: remember it, and take back what else
-    was planned for it, in the same unit."""
+    was planned for it, in the same unit.
+
+    Who replied STOP may come back by an explicit opt-in; an address that does not exist cannot.
+    """
     actor = f"provider:{attempt.claim.account}"
+    kind = Kind.OPT_OUT if outcome.reason is Reason.OPTED_OUT else Kind.SUPPRESSED
     tx.preferences.put(
         [
             {
@@ -263,7 +264,7 @@ def _suppress(tx: Tx, row: Delivery, attempt: Attempted, outcome: Rejected, poli
                 "channel": row.channel.value,
                 "address_tag": row.address_tag,
                 "category": ANY_CATEGORY,
-                "kind": Kind.SUPPRESSED.value,
+                "kind": kind.value,
                 "at": tx.now,
                 "source": "provider",
                 "evidence": f"{attempt.claim.account}: {outcome.code}",

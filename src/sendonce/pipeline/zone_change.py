@@ -13,6 +13,7 @@ from typing import Final
 
 from sendonce.core.due import instant_of
 from sendonce.core.errors import InvalidInput
+from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Event
 from sendonce.core.policy import Policy
 from sendonce.pipeline.moves import move_on
@@ -72,7 +73,7 @@ def _moved(tx: Tx, row: Delivery, reminder: Reminder, policy: Policy) -> Move | 
         next_at=due_at if waits_for_due else row.course.next_at,
         expires_at=row.course.expires_at + shift,
     )
-    details = {"reason": "zone_rules", "zone": reminder.zone, "due": due_at}
+    details: dict[str, Value] = {"reason": "zone_rules", "zone": reminder.zone, "due": due_at}
     move = move_on(row, Event.DEFERRED, policy, tx, actor=ACTOR, course=course, details=details)
     assert isinstance(move, Move), move
     return move
