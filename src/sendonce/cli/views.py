@@ -347,25 +347,40 @@ def _entry(line: Line) -> dict[str, object]:
 
 
 def _show_ledger(screen: Screen, found: Record) -> None:
-    screen.table(
-        ("#seq", "at", "event", "state", "#epoch", "actor", "details", "hash"),
-        [
-            (
-                line.seq,
-                instant(line.at) or "-",
-                line.event,
-                line.state,
-                line.number("epoch"),
-                line.actor,
-                " ".join(
-                    f"{name}={value}" for name, value in line.details.items() if value not in ("", None)
-                ),
-                line.hash[:12],
+    """An entry in one line for grep, in two for eyes."""
+    if screen.out.is_terminal:
+        for line in found.lines:
+            screen.say(
+                Text.assemble(
+                    (f"{line.seq:>3}  {instant(line.at)}  ", QUIET),
+                    (line.event, "bold"),
+                    f"  {line.state}  epoch {line.number('epoch')}  ",
+                    (line.actor, QUIET),
+                )
             )
-            for line in found.lines
-        ],
-    )
+            screen.say(f"     {_details(line)}  {line.hash[:12]}", style=QUIET)
+    else:
+        screen.table(
+            ("#seq", "at", "event", "state", "#epoch", "actor", "details", "hash"),
+            [
+                (
+                    line.seq,
+                    instant(line.at) or "-",
+                    line.event,
+                    line.state,
+                    line.number("epoch"),
+                    line.actor,
+                    _details(line),
+                    line.hash[:12],
+                )
+                for line in found.lines
+            ],
+        )
     screen.say(f"{counted(len(found.lines), 'entry', 'entries')}; `sendonce verify` proves them", style=QUIET)
+
+
+def _details(line: Line) -> str:
+    return " ".join(f"{name}={value}" for name, value in line.details.items() if value not in ("", None))
 
 
 # report
