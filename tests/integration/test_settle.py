@@ -55,24 +55,24 @@ STATES = {
     "acc": State.ACCEPTED,
     "rej": State.REJECTED,
     "dead": State.DEAD,
-    "queue": State.QUEUED,
+    "wait": State.QUEUED,
     "ask": State.RECONCILING,
     "?": State.UNCERTAIN,
     "end": None,  # CANCELLED or SUPPRESSED, as was asked
 }
 KINDS = ("K", "K dead", "L", "N")
 TABLE = """
-                       | sure                     | in doubt                 | sure, cancelled  | in doubt, cancelled
-accepted               | acc   acc   acc   acc    | acc   acc   acc   acc    | acc acc acc acc  | acc acc acc acc
-rejected               | rej   rej   rej   rej    | ?     ?     ask   ?      | end end end end  | ?   ?   ask ?
-throttled              | queue queue queue queue  | queue ?     queue queue  | end end end end  | ?   ?   ask ?
-throttled, cap spent   | dead  dead  dead  dead   | ?     ?     ask   ?      | end end end end  | ?   ?   ask ?
-account error          | queue queue queue queue  | queue ?     queue queue  | end end end end  | ?   ?   ask ?
-failed                 | queue queue queue queue  | queue ?     ask   ?      | end end end end  | ?   ?   ask ?
-failed, budget spent   | dead  dead  dead  dead   | ?     ?     ask   ?      | end end end end  | ?   ?   ask ?
-unknown                | queue ?     ask   ?      | queue ?     ask   ?      | ?   ?   ask ?    | ?   ?   ask ?
-unknown, budget spent  | ?     ?     ask   ?      | ?     ?     ask   ?      | ?   ?   ask ?    | ?   ?   ask ?
-not started            | queue queue queue queue  | queue ?     queue queue  | end end end end  | ?   ?   ask ?
+                      | sure                | in doubt            | sure, cancelled | in doubt, cancelled
+accepted              | acc  acc  acc  acc  | acc  acc  acc  acc  | acc acc acc acc | acc acc acc acc
+rejected              | rej  rej  rej  rej  | ?    ?    ask  ?    | end end end end | ?   ?   ask ?
+throttled             | wait wait wait wait | wait ?    wait wait | end end end end | ?   ?   ask ?
+throttled, cap spent  | dead dead dead dead | ?    ?    ask  ?    | end end end end | ?   ?   ask ?
+account error         | wait wait wait wait | wait ?    wait wait | end end end end | ?   ?   ask ?
+failed                | wait wait wait wait | wait ?    ask  ?    | end end end end | ?   ?   ask ?
+failed, budget spent  | dead dead dead dead | ?    ?    ask  ?    | end end end end | ?   ?   ask ?
+unknown               | wait ?    ask  ?    | wait ?    ask  ?    | ?   ?   ask ?   | ?   ?   ask ?
+unknown, budget spent | ?    ?    ask  ?    | ?    ?    ask  ?    | ?   ?   ask ?   | ?   ?   ask ?
+not started           | wait wait wait wait | wait ?    wait wait | end end end end | ?   ?   ask ?
 """
 SITUATIONS = ((False, False), (True, False), (False, True), (True, True))
 ENDS = {Ending.NONE: None, Ending.CANCEL: State.CANCELLED, Ending.OPT_OUT: State.SUPPRESSED}
