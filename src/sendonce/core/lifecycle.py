@@ -80,7 +80,6 @@ class Event(StrEnum):
     ASSUMED_SENT = "assumed_sent"
     NOT_SENT = "not_sent"
     REDRIVEN = "redriven"
-    OPTED_OUT = "suppressed"
     # Recorded, moving nothing:
     DUPLICATE_OBSERVED = "duplicate_observed"
     LATE_OUTCOME = "late_outcome"

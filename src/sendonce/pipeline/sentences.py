@@ -86,7 +86,7 @@ def _sentence(event: Event, line: Line, when: When) -> str:
             if line.state == State.CANCELLED:
                 return f"Cancelled before it was sent: {why}."
             return f"Somebody asked to cancel it, when it may already have been sent: {why}."
-        case Event.SUPPRESSED | Event.OPTED_OUT:
+        case Event.SUPPRESSED:
             if line.state == State.SUPPRESSED:
                 return f"Not to be sent: {given or 'the address must not be written to'}."
             return (
