@@ -24,10 +24,11 @@ SECTIONS = dict(re.findall(r"^## `?(?:sendonce )?(.+?)`?\n(.*?)(?=^## |\Z)", PAG
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Every command by its whole name, with what it is made of."""
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from commands(inner, (*path, name))
-    if not hasattr(command, "commands"):
+    if not hasattr(command, "list_commands"):
         yield " ".join(path), command
+        return
+    for name in command.list_commands(None):
+        yield from commands(command.get_command(None, name), (*path, name))
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))

@@ -14,11 +14,13 @@ import sys
 import traceback
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+import typer.main
+from typer.core import TyperGroup
 
-from sendonce.cli import consent, demo, desk, intake, operate, sandbox, setup, store, template, views
+from sendonce.cli import consent, desk, intake, operate, sandbox, setup, store, template, views
 from sendonce.cli import run as running
 from sendonce.cli.exits import Exit, exit_of
 from sendonce.cli.screen import BAD, Screen
@@ -36,7 +38,26 @@ from sendonce.telemetry import fault
 
 REPORT_TO: Final = "SECURITY.md for what is dangerous, otherwise the project's issues"
 
+
+class Commands(TyperGroup):
+    """`demo` brings the whole program along and is imported when it is asked for: others start in half
+    the time."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), "demo"]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name != "demo":
+            return super().get_command(ctx, cmd_name)
+        from sendonce.cli import demo
+
+        alone = typer.Typer(add_completion=False)
+        demo.add_to(alone)
+        return typer.main.get_command(alone)
+
+
 app = typer.Typer(
+    cls=Commands,
     name="sendonce",
     help="Due reminders by email and SMS, each delivered once, at the pace each provider allows.",
     epilog="Exit codes, JSON and every option: docs/cli.md.",
@@ -68,7 +89,7 @@ def everywhere(
     ctx.obj = Given(config, json, actor, debug)
 
 
-for part in (setup, running, intake, template, consent, views, desk, operate, store, sandbox, demo):
+for part in (setup, running, intake, template, consent, views, desk, operate, store, sandbox):
     part.add_to(app)
 
 
