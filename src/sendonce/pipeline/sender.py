@@ -3,7 +3,8 @@
 The adapter gets its connection ready, then asks to start. Right there, with nothing between the
 answer and the first byte, everything that could have changed since the claim is judged once more: the
 slot (a late one is given up, never fired in a bunch), the deadline, the life of the key, this
-process's own lease, a stop. What was never started is released and costs nothing.
+process's own lease, a stop, a 429 that closed the gate meanwhile. What was never started is released
+and costs nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from sendonce.ports.provider import Provider, TooLate
 from sendonce.telemetry import fault, tell
 
 SECOND: Final = 1_000_000
+NAP_MIN_S: Final = 0.001
+"""Event loops count in milliseconds and may wake one early; the rest of one is not worth spinning for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,15 @@ class Conditions:
     late_us      how long after its slot a start may be
     lease_until  this process's own lease, as last renewed
     stopping     a stop was asked for: start nothing more
+    closed_at    when an answer last told this process that the gate is closed: nothing claimed before
+                 it starts after it. Other processes hear of it at their next claim
     """
 
     steady: Callable[[], int]
     late_us: int
     lease_until: Callable[[], int]
     stopping: Callable[[], bool]
+    closed_at: Callable[[], int] = lambda: 0
 
 
 async def send(claim: Claim, provider: Provider, conditions: Conditions) -> Attempted:
@@ -66,6 +72,8 @@ def _check(claim: Claim, conditions: Conditions, now: int) -> None:
     """Raise `TooLate` where the first byte must not leave any more."""
     if conditions.stopping():
         raise TooLate("stopping")
+    if claim.claimed_at < conditions.closed_at():
+        raise TooLate("gate_closed")
     if now > claim.slot_at + conditions.late_us:
         raise TooLate("slot_missed")
     if now >= claim.send_deadline:

@@ -18,12 +18,23 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, TypeVar, assert_never
 
 from sendonce import telemetry
 from sendonce.core import pacing
 from sendonce.core.delivery import Channel
 from sendonce.core.errors import StoreUnavailable
+from sendonce.core.outcome import (
+    Accepted,
+    AccountError,
+    Failed,
+    NotStarted,
+    Outcome,
+    Rejected,
+    Throttled,
+    ThrottleScope,
+    Unknown,
+)
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.pipeline import reaper, reconciler
 from sendonce.pipeline.attempt import Attempted, Claim
@@ -47,6 +58,9 @@ RECONCILE_S: Final = 1.0
 SETTLE_MAX: Final = 128
 LEAD_MIN_US: Final = 2_000
 LEAD_MAX_US: Final = 250_000
+REFILL_S: Final = pacing.AHEAD_US / 2 / pacing.SECOND
+"""A paced account is claimed for again when half of what may be given out ahead is used: at 200 a second
+that is five slots a commit rather than one, and 25 ms are left for a claim that comes late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,21 +175,27 @@ class Worker:
 
     # Sending
 
-    def launch(self, claims: Sequence[Claim], provider: Provider, late_us: int) -> None:
+    def launch(self, claims: Sequence[Claim], loop: _AccountLoop) -> None:
         """Start a task for each claim."""
+        if not claims:
+            return
         conditions = Conditions(
             steady=self._store.steady,
-            late_us=late_us,
+            late_us=2 * loop.account.limits.jitter_us,
             lease_until=lambda: self._lease_until,
             stopping=lambda: self._stopping,
+            closed_at=lambda: loop.closed_at,
         )
         for made in claims:
-            task = asyncio.create_task(self._send(made, provider, conditions))
+            task = asyncio.create_task(self._send(made, loop, conditions))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
-    async def _send(self, made: Claim, provider: Provider, conditions: Conditions) -> None:
-        await self._settled.add(await send(made, provider, conditions))
+    async def _send(self, made: Claim, loop: _AccountLoop, conditions: Conditions) -> None:
+        attempted = await send(made, loop.provider, conditions)
+        if _closes_gate(attempted.outcome):
+            loop.closed_at = attempted.ended_at
+        await self._settled.add(attempted)
 
     async def _settle(self, attempts: list[Attempted]) -> None:
         """Write outcomes until they are written: nobody else knows them. A lost lease or a reaped row
@@ -290,10 +310,11 @@ class _AccountLoop:
     def __init__(self, worker: Worker, account: AccountPolicy, provider: Provider) -> None:
         self.name = account.name
         self.account = account
+        self.provider = provider
         self.poller: Poller | None = None
         self.waits_for_lane = False
+        self.closed_at = 0
         self._worker = worker
-        self._provider = provider
         self._commits_us: deque[int] = deque(maxlen=100)
         self._told = ""
 
@@ -308,7 +329,7 @@ class _AccountLoop:
         asked = worker.steady()
         claimed = await worker.claim(self.account, self._lead_us(), hints)
         self._commits_us.append(worker.steady() - asked)
-        worker.launch(claimed.claims, self._provider, 2 * self.account.limits.jitter_us)
+        worker.launch(claimed.claims, self)
         if queue is not None and hints is not None:
             await self._give_back(queue, hints, claimed)
         self.waits_for_lane = claimed.why in ("lanes", "probing")
@@ -342,7 +363,9 @@ class _AccountLoop:
             return BUSY_S
         if claimed.again_at:
             wait = (claimed.again_at - self._worker.steady()) / pacing.SECOND
-            return min(max(wait, BUSY_S / 2), 5.0 if claimed.why != "rate" else 1.0)
+            if claimed.why == "rate":
+                return min(max(wait + REFILL_S, BUSY_S / 2), 1.0)
+            return min(max(wait, BUSY_S / 2), 5.0)
         return IDLE_S
 
     def _tell(self, claimed: Claimed) -> None:
@@ -351,6 +374,19 @@ class _AccountLoop:
         if why != self._told:
             self._told = why
             tell(telemetry.GATE_CLOSED if why else telemetry.GATE_OPENED, account=self.name, why=why)
+
+
+def _closes_gate(outcome: Outcome) -> bool:
+    """Whether the account as a whole may not be called any more: what `core.pacing` closes the gate for."""
+    match outcome:
+        case Throttled(scope):
+            return scope not in (ThrottleScope.RECIPIENT, ThrottleScope.CONCURRENCY)
+        case AccountError():
+            return True
+        case Accepted() | Rejected() | Failed() | Unknown() | NotStarted():
+            return False
+        case _:
+            assert_never(outcome)
 
 
 def _write_beat(tx: Tx, process: Process) -> None:
