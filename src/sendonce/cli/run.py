@@ -100,7 +100,9 @@ def pass_(
     screen = shell.screen
     if report is None:
         screen.document({"run": None, "paused": True})
-        screen.say("the scheduler is paused: nothing was published; `sendonce resume scheduler --reason ...` ends it")
+        screen.say(
+            "the scheduler is paused: nothing was published; `sendonce resume scheduler --reason ...` ends it"
+        )
         return Exit.OK
     took_s = (report.finished_at - report.started_at) / 1e6
     counts = {name: report.counts.get(name, 0) for name in _COUNTS} | dict(report.counts)
