@@ -23,11 +23,13 @@ from sendonce.core.policy import Policy, UncertainPolicy
 from sendonce.core.promise import settles_at
 from sendonce.pipeline.message import message_of
 from sendonce.pipeline.moves import FAR, account_of, move_on
+from sendonce.pipeline.record import lines_of
 from sendonce.ports.provider import Message
 from sendonce.ports.store import Delivery, Tx
 from sendonce.telemetry import tell
 
 ACTOR: Final = "reconciler"
+POLICY: Final = "policy"
 PAGE: Final = 50
 ASK_AGAIN_US: Final = 30 * pacing.SECOND
 
@@ -51,8 +53,8 @@ def doubts(tx: Tx, policy: Policy, *, accounts: Mapping[str, object], secret: by
     """
     rows = [
         row
-        for row in tx.deliveries.attention(State.RECONCILING.value, tx.now, PAGE)
-        if row.course.account in accounts and row.course.account in policy.accounts
+        for name in sorted(set(accounts) & set(policy.accounts))
+        for row in tx.deliveries.attention(State.RECONCILING.value, tx.now, PAGE, name)
     ]
     contents = tx.contents.get([(row.id, row.standing.version) for row in rows])
     tx.deliveries.defer([(row, tx.now + ASK_AGAIN_US) for row in rows])
@@ -120,17 +122,21 @@ def _resolve(tx: Tx, row: Delivery, doubt: Doubt, finding: Finding, policy: Poli
 def apply_policy(tx: Tx, policy: Policy) -> int:
     """One unit: what the policy says of uncertain deliveries; how many rows it moved.
 
-    A held one is put aside: from then on it waits for a person or for evidence.
+    A held one is put aside: from then on it waits for a person or for evidence. So is one that the
+    policy has resent before: a policy takes the risk of one duplicate, not of a row of them.
     """
+    rows = [
+        row
+        for name in sorted(policy.accounts)
+        for row in tx.deliveries.attention(State.UNCERTAIN.value, tx.now, PAGE, name)
+    ]
     moved = 0
-    for row in tx.deliveries.attention(State.UNCERTAIN.value, tx.now, PAGE):
-        if row.course.account not in policy.accounts:
-            continue
+    for row in rows:
         match policy.uncertain(row.channel, row.category):
             case UncertainPolicy.HOLD:
                 event = None
             case UncertainPolicy.RESEND:
-                event = Event.PERMITTED
+                event = None if _resent(tx, row) else Event.PERMITTED
             case UncertainPolicy.ASSUME_SENT:
                 event = Event.ASSUMED_SENT
         move = (
@@ -139,7 +145,7 @@ def apply_policy(tx: Tx, policy: Policy) -> int:
                 event,
                 policy,
                 tx,
-                actor="policy",
+                actor=POLICY,
                 course=replace(row.course, next_at=tx.now),
                 details={"reason": f"policy:{event.value}"},
             )
@@ -151,3 +157,8 @@ def apply_policy(tx: Tx, policy: Policy) -> int:
             continue
         moved += sum(tx.deliveries.move([move]))
     return moved
+
+
+def _resent(tx: Tx, row: Delivery) -> bool:
+    """Whether the policy has permitted an attempt before; the ledger remembers."""
+    return any(line.event == Event.PERMITTED and line.actor == POLICY for line in lines_of(tx, row.id))

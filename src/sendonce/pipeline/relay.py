@@ -8,11 +8,14 @@ latency and nothing else.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from sendonce.core import pacing
 from sendonce.core.delivery import Channel
+from sendonce.core.errors import StoreUnavailable
 from sendonce.ports.queue import Hint, Queue
 from sendonce.ports.store import Delivery, Store, Tx
 
@@ -21,17 +24,27 @@ SWEEP_AFTER_US: Final = 15 * pacing.SECOND
 
 
 async def relay(store: Store, queues: Mapping[Channel, Queue]) -> int:
-    """Publish one batch; how many rows it took out. Raises `StoreUnavailable` where a transport is
-    away, and then the rows stay."""
-    hints = store.read(_page)
+    """Publish one batch of each channel; how many rows it took out.
+
+    Raises `StoreUnavailable` where a transport is away: its rows stay, the other channels' are done.
+    """
+    relayed = 0
+    away: StoreUnavailable | None = None
     for channel, queue in queues.items():
-        mine = [hint for hint in hints if hint.channel == channel.value]
-        if mine:
-            await queue.publish(mine)
-    done = [(hint.delivery_id, hint.epoch) for hint in hints if Channel(hint.channel) in queues]
-    if done:
-        store.write(lambda tx: tx.hinted(done)).result()
-    return len(done)
+        hints = store.read(partial(_page, channel))
+        if not hints:
+            continue
+        try:
+            await queue.publish(hints)
+        except StoreUnavailable as error:
+            away = error
+            continue
+        done = [(hint.delivery_id, hint.epoch) for hint in hints]
+        await asyncio.wrap_future(store.write(partial(_take_out, done)))
+        relayed += len(done)
+    if away is not None:
+        raise away
+    return relayed
 
 
 def sweep(tx: Tx, account: str) -> int:
@@ -45,11 +58,11 @@ def sweep(tx: Tx, account: str) -> int:
     return len(late)
 
 
-def _page(tx: Tx) -> list[Hint]:
-    rows = tx.hints(BATCH)
+def _page(channel: Channel, tx: Tx) -> list[Hint]:
+    rows = tx.hints(BATCH, channel.value)
     found = {row.id: row for row in tx.deliveries.by_ids([id_ for id_, _, _ in rows])}
-    return [
-        Hint(id_, found[id_].key, epoch, found[id_].standing.version, channel)
-        for id_, epoch, channel in rows
-        if id_ in found
-    ]
+    return [Hint(id_, found[id_].key, epoch, found[id_].standing.version, name) for id_, epoch, name in rows]
+
+
+def _take_out(done: list[tuple[int, int]], tx: Tx) -> None:
+    tx.hinted(done)

@@ -250,8 +250,8 @@ class Deliveries(Protocol):
     def matching(self, what: str, value: Mapping[str, int | str], limit: int, after: int) -> list[Delivery]:
         """A page of deliveries by one of the named selections, in order of id, above id `after`.
 
-        `what`: "reminder", "customer", "group", "import" (what it created), "source_missing", "pending", "address",
-        "address_open", "state", "receipt"; `value` holds the parameters of that statement.
+        `what`: "reminder", "customer", "group", "import" (what it created), "source_missing", "pending",
+        "address", "address_open", "state", "receipt"; `value` holds the parameters of that statement.
         """
         ...
 
@@ -276,8 +276,9 @@ class Deliveries(Protocol):
         """SCHEDULED or QUEUED rows at or past their expiry, locked."""
         ...
 
-    def attention(self, state: str, now: int, limit: int) -> list[Delivery]:
-        """Rows in RECONCILING, UNCERTAIN, DEAD or REJECTED whose `next_at` has come, locked."""
+    def attention(self, state: str, now: int, limit: int, account: str = "") -> list[Delivery]:
+        """Rows in RECONCILING, UNCERTAIN, DEAD or REJECTED whose `next_at` has come, locked; of one account
+        where it is named, so that nobody stands behind rows that are another's to look at."""
         ...
 
     def move(self, moves: Sequence[Move]) -> list[bool]:
@@ -353,8 +354,9 @@ class Calls(Protocol):
         """Free the lanes of these (delivery id, epoch)."""
         ...
 
-    def overdue(self, steady: int, limit: int) -> list[LostCall]:
-        """Calls whose send deadline has passed, or whose process has lost its lease."""
+    def overdue(self, steady: int, limit: int, after: tuple[int, int] = (0, 0)) -> list[LostCall]:
+        """Calls whose send deadline has passed, or whose process has lost its lease: a page in order of
+        (delivery id, epoch), above `after`."""
         ...
 
 
@@ -478,7 +480,9 @@ class Tx(Protocol):
         """Put (delivery id, epoch, channel) into the relay's outbox."""
         ...
 
-    def hints(self, limit: int) -> list[tuple[int, int, str]]: ...
+    def hints(self, limit: int, channel: str = "") -> list[tuple[int, int, str]]:
+        """A page of the outbox, of one channel where it is named."""
+        ...
 
     def hinted(self, hints: Sequence[tuple[int, int]]) -> None:
         """Take relayed hints out of the outbox."""

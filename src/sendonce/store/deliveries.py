@@ -109,8 +109,9 @@ class SqlDeliveries:
     def expired(self, now: int, limit: int) -> list[Delivery]:
         return self._page("delivery_expired", {"now": now, "limit": limit})
 
-    def attention(self, state: str, now: int, limit: int) -> list[Delivery]:
-        return self._page("delivery_attention", {"state": state, "now": now, "limit": limit})
+    def attention(self, state: str, now: int, limit: int, account: str = "") -> list[Delivery]:
+        parameters: dict[str, int | str] = {"state": state, "now": now, "limit": limit, "account": account}
+        return self._page("delivery_attention", parameters)
 
     def move(self, moves: Sequence[Move]) -> list[bool]:
         return [self._move(move) for move in moves]

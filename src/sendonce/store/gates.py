@@ -92,8 +92,10 @@ class SqlCalls:
     def close(self, keys: Sequence[tuple[int, int]]) -> None:
         self._session.many("call_close", ({"delivery_id": id_, "epoch": epoch} for id_, epoch in keys))
 
-    def overdue(self, steady: int, limit: int) -> list[LostCall]:
-        rows = self._session.rows("call_overdue", {"steady": steady, "limit": limit})
+    def overdue(self, steady: int, limit: int, after: tuple[int, int] = (0, 0)) -> list[LostCall]:
+        id_, epoch = after
+        parameters = {"steady": steady, "limit": limit, "after_id": id_, "after_epoch": epoch}
+        rows = self._session.rows("call_overdue", parameters)
         return [LostCall(OpenCall(*row[:7]), row[7] == 1, row[8]) for row in rows]
 
 

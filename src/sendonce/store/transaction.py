@@ -70,8 +70,8 @@ class SqlTx:
             ({"delivery_id": id_, "epoch": epoch, "channel": channel} for id_, epoch, channel in deliveries),
         )
 
-    def hints(self, limit: int) -> list[tuple[int, int, str]]:
-        rows = self._session.rows("outbox_page", {"limit": limit})
+    def hints(self, limit: int, channel: str = "") -> list[tuple[int, int, str]]:
+        rows = self._session.rows("outbox_page", {"limit": limit, "channel": channel})
         return [(row[0], row[1], row[2]) for row in rows]
 
     def hinted(self, hints: Sequence[tuple[int, int]]) -> None:

@@ -89,7 +89,7 @@ WHERE unsent = 1 AND expires_at <= :now ORDER BY expires_at LIMIT :limit {skip_l
 
 -- name: delivery_attention
 SELECT {delivery} FROM delivery
-WHERE attention = 1 AND state = :state AND next_at <= :now ORDER BY next_at, id LIMIT :limit {skip_locked};
+WHERE attention = 1 AND state = :state AND next_at <= :now AND :account IN ('', account) ORDER BY next_at, id LIMIT :limit {skip_locked};
 
 -- The only statement that writes a state.
 -- name: delivery_move

@@ -44,10 +44,12 @@ VALUES (:delivery_id, :epoch, :account, :process, :claimed_at, :slot_at, :send_d
 DELETE FROM open_call WHERE delivery_id = :delivery_id AND epoch = :epoch;
 
 -- Calls whose own deadline has passed, also of a living process, and calls of a process without a lease.
+-- In pages: a call that was given up stays here while its lane is held.
 -- name: call_overdue
 SELECT c.delivery_id, c.epoch, c.account, c.process, c.claimed_at, c.slot_at, c.send_deadline,
        CASE WHEN p.id IS NULL OR p.stopped = 1 OR p.lease_until <= :steady THEN 1 ELSE 0 END,
        coalesce(p.lease_until, c.send_deadline)
 FROM open_call c LEFT JOIN process p ON p.id = c.process
-WHERE c.send_deadline <= :steady OR p.id IS NULL OR p.stopped = 1 OR p.lease_until <= :steady
-ORDER BY c.delivery_id LIMIT :limit;
+WHERE (c.send_deadline <= :steady OR p.id IS NULL OR p.stopped = 1 OR p.lease_until <= :steady)
+  AND (c.delivery_id, c.epoch) > (:after_id, :after_epoch)
+ORDER BY c.delivery_id, c.epoch LIMIT :limit;

@@ -65,7 +65,8 @@ INSERT INTO outbox (delivery_id, epoch, channel) VALUES (:delivery_id, :epoch, :
 ON CONFLICT (delivery_id, epoch) DO NOTHING;
 
 -- name: outbox_page
-SELECT delivery_id, epoch, channel FROM outbox ORDER BY delivery_id LIMIT :limit;
+SELECT delivery_id, epoch, channel FROM outbox WHERE :channel IN ('', channel)
+ORDER BY delivery_id, epoch LIMIT :limit;
 
 -- name: outbox_take
 DELETE FROM outbox WHERE delivery_id = :delivery_id AND epoch = :epoch;
