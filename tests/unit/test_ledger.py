@@ -6,10 +6,11 @@ import hashlib
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sendonce.core.ledger import GENESIS, Entry, Value, check_chain, link, spell, standing_of
+from sendonce.core.ledger import GENESIS, OWN_FIELDS, Entry, Value, check_chain, link, spell, standing_of
 from sendonce.core.lifecycle import Ending, Event, Standing, State
 
 KEY = "loan-77:customer-5:sms"
@@ -59,22 +60,6 @@ def test_the_standing_comes_back_from_the_text(standing: Standing, more: dict[st
     assert standing_of(json.loads(text)) == standing
     assert text.isascii()
     assert text == spell(KEY, "t", Entry(1, 5, Event.CLAIMED, "w", standing, dict(reversed(more.items()))))
-
-
-def test_details_never_hide_what_the_entry_is() -> None:
-    lies: dict[str, Value] = {"key": "another", "seq": 9, "state": "ACCEPTED", "tenant": "other"}
-    text = spell(KEY, "t", replace(entry(2), details=lies))
-    assert json.loads(text) == {
-        "actor": "api:k",
-        "at": 1_000,
-        "epoch": 0,
-        "event": "scheduled",
-        "key": KEY,
-        "seq": 2,
-        "state": "SCHEDULED",
-        "tenant": "t",
-        "version": 1,
-    }
 
 
 def chain(*states: State) -> tuple[list[tuple[int, str, str]], Standing]:
@@ -135,3 +120,10 @@ def test_one_changed_bit_is_found(at: int, where: int, bit: int) -> None:
     fault = fault_of([*LINES[:at], (seq, changed, digest), *LINES[at + 1 :]])
     assert fault is not None
     assert fault[0] == seq
+
+
+@pytest.mark.parametrize("name", sorted(OWN_FIELDS))
+def test_no_detail_takes_the_place_of_a_field(name: str) -> None:
+    entry = Entry(1, 5, Event.CLAIMED, "worker:w", Standing(State.SENDING), {name: "forged"})
+    with pytest.raises(ValueError, match=name):
+        spell("r:c:sms", "default", entry)

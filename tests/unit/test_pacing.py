@@ -33,6 +33,7 @@ from sendonce.core.pacing import (
     call_failed,
     call_succeeded,
     claimed,
+    fits_ever,
     grant,
     is_watched,
     lanes_now,
@@ -552,3 +553,12 @@ def test_a_flood_of_one_flow_does_not_delay_another() -> None:
     send(20)
     floods = sum(key.startswith("flood") for key in order[before:])
     assert 9 <= floods <= 11  # side by side, not all of the loan first
+
+
+def test_a_message_larger_than_a_quota_never_fits() -> None:
+    day = 86_400 * SECOND
+    limits = GateLimits((Limit(10, SECOND, parts=True), Limit(8, day, parts=True)), lanes=10, headroom=0.25)
+    assert fits_ever(limits, 6)
+    assert not fits_ever(limits, 7)
+    assert fits_ever(GateLimits((Limit(3, day),), lanes=1), 9)  # counted in requests: one is one
+    assert grant(Gate("a", limits), [7, 1], now=day, lead_us=0).slots == ()

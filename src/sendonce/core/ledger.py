@@ -22,6 +22,11 @@ from sendonce.core.lifecycle import Ending, Event, Standing, State
 Value = str | int | bool | None
 """What an entry's fields may hold: floats have no canonical spelling and are not among them."""
 
+OWN_FIELDS: Final = frozenset(
+    {"key", "tenant", "seq", "at", "event", "actor", "state", "epoch", "version", "maybe", "permit", "ending"}
+)
+"""The fields that every entry has by itself, and no detail may take."""
+
 GENESIS: Final = ""
 """The hash before a delivery's first entry."""
 
@@ -49,8 +54,13 @@ class Entry:
 
 
 def spell(key: str, tenant: str, entry: Entry) -> str:
-    """The canonical text of an entry: what is stored, and what is hashed."""
+    """The canonical text of an entry: what is stored, and what is hashed.
+
+    Raises `ValueError` where a detail takes the name of a field that spells the standing.
+    """
     standing = entry.standing
+    if not OWN_FIELDS.isdisjoint(entry.details):
+        raise ValueError(f"details may not be named {sorted(OWN_FIELDS.intersection(entry.details))}")
     body: dict[str, Value] = {name: value for name, value in entry.details.items() if value not in ("", None)}
     body["key"] = key
     body["tenant"] = tenant

@@ -214,6 +214,16 @@ def grant(gate: Gate, costs: Sequence[int], *, now: int, lead_us: int) -> Grant:
     return Grant(tuple(slots), after, why, again_at)
 
 
+def fits_ever(limits: GateLimits, cost: int) -> bool:
+    """Whether a delivery of this cost can go at all: no quota is smaller than the message itself.
+
+    One that cannot must leave the line, or everything behind it would wait until it expires.
+    """
+    return all(
+        (cost if limit.parts else 1) <= _usable(limit, limits.headroom) for limit in _quotas(limits.limits)
+    )
+
+
 def slots_ahead(gate: Gate, most: int, *, now: int, lead_us: int) -> Grant:
     """How far a grant for `most` deliveries of cost 1 would come, so that no more rows are read than
     can be granted. Its gate is thrown away: this peeks, and spends nothing."""
@@ -350,6 +360,10 @@ def _usages(gate: Gate) -> list[tuple[tuple[int, int], ...]]:
     return [*gate.usage[:wanted], *([()] * (wanted - len(gate.usage)))]
 
 
+def _usable(limit: Limit, headroom: float) -> int:
+    return math.floor(limit.count * (1.0 - headroom))
+
+
 def _bucket_us(limit: Limit) -> int:
     return limit.interval_us // QUOTA_BUCKETS
 
@@ -378,8 +392,7 @@ def _full_quota(
 ) -> int | None:
     """When the first full quota may have room again, or None where all have room."""
     for limit, spent in zip(quotas, usage, strict=True):
-        usable = math.floor(limit.count * (1.0 - headroom))
-        if sum(used for _, used in spent) + (cost if limit.parts else 1) > usable:
+        if sum(used for _, used in spent) + (cost if limit.parts else 1) > _usable(limit, headroom):
             oldest = spent[0][0] if spent else now
             return oldest + limit.interval_us + _bucket_us(limit)
     return None

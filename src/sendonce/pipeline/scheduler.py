@@ -279,6 +279,12 @@ class Scheduler:
         payload = payload_of(row.channel, rendered, recipient, account)
         digest = content_hash(payload)
         cost = count_parts(rendered.text).parts if row.channel is Channel.SMS else 1
+        if not pacing.fits_ever(account.limits, cost):
+            raise InvalidInput(
+                f"the message has {cost} parts, more than a quota of account {account.name}: shorten the "
+                "template, or raise the quota",
+                code="larger_than_quota",
+            )
         content = Content(
             delivery_id=row.id,
             version=row.standing.version,
