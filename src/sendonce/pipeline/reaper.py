@@ -85,13 +85,15 @@ def _give_up(tx: Tx, row: Delivery, lost: LostCall, policy: Policy, chance: floa
 
 
 def _is_over(tx: Tx, lost: LostCall, policy: Policy) -> bool:
-    """Whether the provider can no longer be working on the call of a process that is gone."""
+    """Whether the provider can no longer be working on the call. A living process that has not freed the
+    lane by then never will: it was not told that its claim was committed."""
     account = policy.accounts.get(lost.call.account)
-    if account is None or not lost.gone:
+    if account is None:
         return False
     promise = account.promise
     held_s = promise.timeout_s if promise.held_s is None else promise.held_s
-    return tx.steady >= lost.gone_since + int(held_s * pacing.SECOND)
+    since = lost.gone_since if lost.gone else lost.call.send_deadline
+    return tx.steady >= since + int(held_s * pacing.SECOND)
 
 
 def expire(tx: Tx, policy: Policy) -> int:
