@@ -21,6 +21,7 @@ from sendonce.core.errors import ConfigError
 from sendonce.core.pacing import GateLimits
 from sendonce.core.policy import Policy
 from sendonce.pipeline.alarm import LOOK_S, overdue, sound
+from sendonce.pipeline.heartbeat import Heartbeat, Name
 from sendonce.pipeline.scheduler import TIMER, Scheduler
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.pipeline.zone_change import follow_zone_rules
@@ -149,6 +150,13 @@ class App:
             timer = Poller("scheduler", one_pass, on_error=on_error)
             tasks.append(asyncio.create_task(timer.run(), name="scheduler"))
             stops.append(timer.stop)
+        heart: Heartbeat | None = None
+        if not work:  # a worker beats for itself
+            name = Name(self.process, role, socket.gethostname(), os.getpid())
+            heart = Heartbeat(self.store, name, lease_s=self.policy.lease_s)
+            beats = Poller("heartbeat", heart.beat, on_error=on_error)
+            tasks.append(asyncio.create_task(beats.run(), name="heartbeat"))
+            stops.append(beats.stop)
 
         async def alarm() -> float:
             sound(await asyncio.to_thread(self.store.read, lambda tx: overdue(tx, self.policy)))
@@ -163,6 +171,8 @@ class App:
             stop()
         stopper.cancel()
         await asyncio.gather(*tasks)
+        if heart is not None:
+            await heart.sign_off()
         for provider in self._providers.values():
             await provider.close()
 

@@ -45,6 +45,8 @@ CHUNK: Final = 50
 ACTOR: Final = "scheduler"
 TIMER: Final = "timer"
 """The trigger of our own timer."""
+MARK_STALE_US: Final = 10 * pacing.SECOND
+"""How old the mark may grow while nothing falls due."""
 TAG_UNIT: Final = 1_000_000
 
 
@@ -99,6 +101,8 @@ class Scheduler:
         if begun is None:
             return None
         if begun.idle:
+            if begun.at - begun.mark > MARK_STALE_US:
+                self._store.write(lambda tx: _advance(tx, begun.at)).result()
             return PassReport(0, trigger, {}, begun.mark, begun.mark, begun.at, begun.at, complete=True)
         mark_before, started_at = begun.mark, begun.at
         id_ = self._store.write(lambda tx: tx.runs.begin_pass(trigger, self._process, mark_before)).result()
@@ -423,13 +427,16 @@ def _finish(
     *,
     complete: bool,
 ) -> PassReport:
-    left = tx.deliveries.due(started_at, 1)
-    before = tx.meta("mark")
-    mark = window_of(
-        None if before is None else int(before),
-        started_at,
-        oldest_pending=left[0].course.next_at if left else None,
-    ).end
-    tx.set_meta("mark", str(mark))
+    mark = _advance(tx, started_at)
     tx.runs.finish_pass(id_, mark, counts, complete=complete)
     return PassReport(id_, trigger, dict(counts), mark_before, mark, started_at, tx.now, complete)
+
+
+def _advance(tx: Tx, at: int) -> int:
+    """Move the mark to where everything due by `at` is decided; it never goes back."""
+    left = tx.deliveries.due(at, 1)
+    before = tx.meta("mark")
+    oldest = left[0].course.next_at if left else None
+    mark = window_of(None if before is None else int(before), at, oldest_pending=oldest).end
+    tx.set_meta("mark", str(mark))
+    return mark

@@ -17,7 +17,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar, assert_never
 
 from sendonce import telemetry
@@ -39,11 +39,12 @@ from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.pipeline import reaper, reconciler
 from sendonce.pipeline.attempt import Attempted, Claim
 from sendonce.pipeline.claimer import Claimed, claim
+from sendonce.pipeline.heartbeat import Heartbeat, Name
 from sendonce.pipeline.sender import Conditions, send
 from sendonce.pipeline.settler import settle
 from sendonce.ports.provider import Provider
 from sendonce.ports.queue import Hint, Queue
-from sendonce.ports.store import Process, Store, Tx
+from sendonce.ports.store import Store
 from sendonce.runtime.batcher import Batcher
 from sendonce.runtime.poller import OnError, Poller
 from sendonce.telemetry import fault, tell
@@ -110,14 +111,15 @@ class Worker:
         self._chance = chance
         self._on_error = on_error
         self._stopping = False
-        self._lease_until = 0
-        self._started_at = 0
         self._sending: set[asyncio.Task[None]] = set()
         self._settled: Batcher[Attempted] = Batcher(
             self._settle, size_max=SETTLE_MAX, pending_max=8 * SETTLE_MAX
         )
         self._accounts = [_AccountLoop(self, policy.accounts[name], providers[name]) for name in providers]
         self._pollers: list[Poller] = []
+        channels = ",".join(sorted({loop.account.channel.value for loop in self._accounts}))
+        name = Name(settings.process, settings.role, settings.host, settings.pid, channels)
+        self._heart = Heartbeat(store, name, lease_s=policy.lease_s)
 
     @property
     def draining(self) -> bool:
@@ -125,9 +127,9 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `stop`; then finish what is open, within the stop bound."""
-        await self._beat()
+        await self._heart.beat()
         steps: list[tuple[str, Callable[[], object]]] = [
-            ("heartbeat", self._beat),
+            ("heartbeat", self._heart.beat),
             ("reaper", self._reap),
             ("reconciler", self._reconcile),
             *((f"claim {loop.name}", loop.step) for loop in self._accounts),
@@ -169,8 +171,7 @@ class Worker:
 
     async def _sign_off(self) -> None:
         await self._settled.drain()
-        process = replace(self._process(self._store.steady()), stopped=True)
-        await _done(self._store.write(lambda tx: tx.processes.beat(replace(process, beat_at=tx.now))))
+        await self._heart.sign_off()
         tell(telemetry.PROCESS_STOPPED, role=self._settings.role, why="asked")
 
     # Sending
@@ -182,7 +183,7 @@ class Worker:
         conditions = Conditions(
             steady=self._store.steady,
             late_us=2 * loop.account.limits.jitter_us,
-            lease_until=lambda: self._lease_until,
+            lease_until=lambda: self._heart.lease_until,
             stopping=lambda: self._stopping,
             closed_at=lambda: loop.closed_at,
         )
@@ -224,39 +225,26 @@ class Worker:
                 await self._settle(attempts[:half])
                 await self._settle(attempts[half:])
                 return
-        await self._acknowledge(attempts)
+        try:
+            await self._acknowledge(attempts)
+        except StoreUnavailable as error:
+            # The outcomes are durable. What is not acknowledged comes again, and costs a look.
+            tell(telemetry.STORE_UNAVAILABLE, stage="acknowledge", **fault(error))
         for loop in self._accounts:
             if loop.poller is not None and loop.waits_for_lane:
                 loop.poller.wake()
 
     async def _acknowledge(self, attempts: Sequence[Attempted]) -> None:
         for channel, queue in self._queues.items():
-            hints = [a.claim.hint for a in attempts if a.claim.channel is channel and a.claim.hint]
-            if hints:
-                await queue.ack(hints)
+            mine = [a for a in attempts if a.claim.channel is channel and a.claim.hint is not None]
+            begun = [a.claim.hint for a in mine if a.claim.hint and not isinstance(a.outcome, NotStarted)]
+            given_up = [a.claim.hint for a in mine if a.claim.hint and isinstance(a.outcome, NotStarted)]
+            if begun:
+                await queue.ack(begun)
+            if given_up:
+                await queue.nack(given_up, 0.0)
 
     # Beside the sending
-
-    async def _beat(self) -> float:
-        asked = self._store.steady()
-        process = self._process(asked)
-        await _done(self._store.write(lambda tx: _write_beat(tx, process)))
-        self._lease_until = process.lease_until
-        return self._policy.lease_s / 3
-
-    def _process(self, steady: int) -> Process:
-        settings = self._settings
-        return Process(
-            id=settings.process,
-            role=settings.role,
-            channel=",".join(sorted({loop.account.channel.value for loop in self._accounts})),
-            host=settings.host,
-            pid=settings.pid,
-            started_at=self._started_at,
-            beat_at=0,
-            lease_until=steady + int(self._policy.lease_s * pacing.SECOND),
-            stopped=False,
-        )
 
     async def _reap(self) -> float:
         lost = await _done(self._store.write(lambda tx: reaper.reap(tx, self._policy, chance=self._chance)))
@@ -387,11 +375,6 @@ def _closes_gate(outcome: Outcome) -> bool:
             return False
         case _:
             assert_never(outcome)
-
-
-def _write_beat(tx: Tx, process: Process) -> None:
-    tx.processes.beat(replace(process, beat_at=tx.now, started_at=process.started_at or tx.now))
-    tx.set_meta("steady_seen", str(tx.steady))
 
 
 async def _done(future: Future[T]) -> T:

@@ -1,0 +1,69 @@
+"""The heartbeat: one row per process, on which everything that it claimed hangs.
+
+A process renews its lease every third of it. One that stops answering loses its claims when the lease
+is over; one that ends well signs off. People see from the same row who is at work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from sendonce.core import pacing
+from sendonce.ports.store import Process, Store, Tx
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """Who beats. `process` is unique for ever; `channel` is what it works for, "" for all or none."""
+
+    process: str
+    role: str
+    host: str
+    pid: int
+    channel: str = ""
+
+
+class Heartbeat:
+    """Beats for one process. `lease_until` (steady) is 0 until the first beat is durable."""
+
+    def __init__(self, store: Store, name: Name, *, lease_s: float) -> None:
+        self._store = store
+        self._name = name
+        self._lease_s = lease_s
+        self._started_at = 0
+        self.lease_until = 0
+
+    async def beat(self) -> float:
+        """Renew the lease; how long until the next beat. Raises `StoreUnavailable`, and then the lease
+        that we had runs on."""
+        until = self._store.steady() + int(self._lease_s * pacing.SECOND)
+        self._started_at = await self._write(until, stopped=False)
+        self.lease_until = until
+        return self._lease_s / 3
+
+    async def sign_off(self) -> None:
+        """Say that this process has ended and holds nothing any more."""
+        await self._write(self._store.steady(), stopped=True)
+
+    async def _write(self, until: int, *, stopped: bool) -> int:
+        name = self._name
+        process = Process(
+            id=name.process,
+            role=name.role,
+            channel=name.channel,
+            host=name.host,
+            pid=name.pid,
+            started_at=self._started_at,
+            beat_at=0,
+            lease_until=until,
+            stopped=stopped,
+        )
+        return await asyncio.wrap_future(self._store.write(lambda tx: _renew(tx, process)))
+
+
+def _renew(tx: Tx, process: Process) -> int:
+    started_at = process.started_at or tx.now
+    tx.processes.beat(replace(process, beat_at=tx.now, started_at=started_at))
+    tx.set_meta("steady_seen", str(tx.steady))
+    return started_at
