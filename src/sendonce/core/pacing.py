@@ -10,6 +10,10 @@ free, and a start moves it by the spacing `(interval + 2 x jitter) / count`. A w
 most 2 x jitter after its time, else it gives the slot up, so N + 1 starts can never fall into one
 interval as the provider sees it. Unused time is not saved up: there is never a bunch.
 
+*Parts.* A message of several parts starts all of them at once, so spacing alone would let a window hold
+one message too much. Where a limit counts parts, the starts of the last interval are kept and each
+message waits until it fits beside them.
+
 *Quotas.* A limit over more than a minute (50,000 a day) would be absurd as a spacing, so it counts
 starts in buckets and sums the interval plus one bucket: never more than the quota in any sliding
 interval, at the price of one bucket of caution.
@@ -37,6 +41,10 @@ AHEAD_US: Final = 50_000
 """How far ahead slots are given out: what is claimed starts within about 50 ms, or is not claimed."""
 QUOTA_FROM_US: Final = 60 * SECOND
 QUOTA_BUCKETS: Final = 48
+PARTS_MAX: Final = 10
+"""The most parts that a text message may have (`sendonce.render`)."""
+EXACT_PARTS_MAX: Final = 300
+"""Up to so many parts an interval, each recent start is kept; above it, a margin of one message is."""
 HORIZON_US: Final = 3_600 * SECOND
 """A `tat` further ahead than this comes from a stepped clock, not from traffic."""
 FOREVER: Final = 2**62
@@ -91,6 +99,7 @@ class Gate:
     """The account's state. Everything here is shared by all processes.
 
     tats           one instant per limit that is not a quota, in the order of `limits`
+    recent         (slot, parts) of the starts that limits in parts still count, oldest first
     usage          per quota, in order: pairs of (bucket start, used)
     closed_until   no start before it; `closed_why` is a coded reason
     paused_until   an operator's pause, `FOREVER` without an end, 0 for none
@@ -105,6 +114,7 @@ class Gate:
     account: str
     limits: GateLimits
     tats: tuple[int, ...] = ()
+    recent: tuple[tuple[int, int], ...] = ()
     usage: tuple[tuple[tuple[int, int], ...], ...] = ()
     closed_until: int = 0
     closed_why: str = ""
@@ -187,13 +197,12 @@ def grant(gate: Gate, costs: Sequence[int], *, now: int, lead_us: int) -> Grant:
     spacings = [_spacing_us(limit, gate.limits, pace) for limit in rates]
     slots: list[int] = []
     why, again_at = "", 0
+    exact = [limit for limit in rates if _is_exact(limit)]
+    recent = list(_recent(gate, exact, now))
     for cost in costs:
-        # A start of several parts takes its room before it as well as after it: else it would come on
-        # top of what was started just before, and a window could hold almost its whole cost too much.
-        before = [
-            math.ceil(s * (cost - 1)) if limit.parts else 0 for s, limit in zip(spacings, rates, strict=True)
-        ]
-        slot = max([earliest, *(tat + wait for tat, wait in zip(tats, before, strict=True))])
+        slot = max([earliest, *tats])
+        for limit in exact:
+            slot = _room_from(recent, cost, limit, gate.limits, slot)
         if slot > latest:
             why, again_at = "rate", slot - lead_us - AHEAD_US
             break
@@ -207,10 +216,12 @@ def grant(gate: Gate, costs: Sequence[int], *, now: int, lead_us: int) -> Grant:
             # Booked when the call starts, at the latest: not at the claim, which may be a bucket earlier.
             starts_by = slot + 2 * gate.limits.jitter_us
             usage[i] = _spent(usage[i], limit, cost if limit.parts else 1, starts_by)
+        if exact:
+            recent.append((slot, cost))
         slots.append(slot)
     if not slots:
         return Grant((), gate, why, again_at)
-    after = replace(gate, tats=tuple(tats), usage=tuple(usage))
+    after = replace(gate, tats=tuple(tats), usage=tuple(usage), recent=tuple(recent))
     return Grant(tuple(slots), after, why, again_at)
 
 
@@ -342,7 +353,47 @@ def _credit(gate: Gate, now: int) -> float:
 
 def _spacing_us(limit: Limit, limits: GateLimits, pace: float) -> float:
     usable = limit.count * (1.0 - limits.headroom) * pace
-    return (limit.interval_us + 2 * limits.jitter_us) / usable
+    if limit.parts and not _is_exact(limit):
+        # Room for one message of the largest size on top of what was started just before it.
+        usable -= PARTS_MAX - 1
+    return _window_us(limit, limits) / usable
+
+
+def _window_us(limit: Limit, limits: GateLimits) -> int:
+    """The interval in which slots are counted, so that starts, which may be late, keep to the limit."""
+    return limit.interval_us + 2 * limits.jitter_us
+
+
+def _is_exact(limit: Limit) -> bool:
+    """Whether recent starts are kept for this limit: spacing alone is right on average only where one
+    message may cost several parts."""
+    return limit.parts and not limit.is_quota and limit.count <= EXACT_PARTS_MAX
+
+
+def _recent(gate: Gate, exact: Sequence[Limit], now: int) -> tuple[tuple[int, int], ...]:
+    """The starts that a limit in parts may still have to count."""
+    if not exact:
+        return ()
+    oldest = now - max(_window_us(limit, gate.limits) for limit in exact)
+    return tuple((slot, cost) for slot, cost in gate.recent if slot > oldest)
+
+
+def _room_from(
+    recent: Sequence[tuple[int, int]], cost: int, limit: Limit, limits: GateLimits, at: int
+) -> int:
+    """The first instant from `at` on at which `cost` parts fit beside the starts of the window before it.
+
+    A message with more parts than the whole limit goes alone.
+    """
+    window = _window_us(limit, limits)
+    counted = [(slot, parts) for slot, parts in recent if slot > at - window]
+    used = sum(parts for _, parts in counted)
+    for slot, parts in counted:
+        if used + cost <= _usable(limit, limits.headroom):
+            break
+        at = slot + window
+        used -= parts
+    return at
 
 
 def _quotas(limits: Sequence[Limit]) -> list[Limit]:

@@ -127,6 +127,7 @@ def _spell_state(gate: Gate) -> str:
     return json.dumps(
         {
             "tats": gate.tats,
+            "recent": gate.recent,
             "usage": gate.usage,
             "probing": gate.probing,
             "pace": gate.pace,
@@ -150,6 +151,7 @@ def _gate(row: Tuple) -> Gate:
         account=account,
         limits=_read_limits(limits),
         tats=tuple(body["tats"]),
+        recent=tuple((slot, cost) for slot, cost in body["recent"]),
         usage=tuple(tuple((start, used) for start, used in spent) for spent in body["usage"]),
         closed_until=closed_until,
         closed_why=closed_why,
