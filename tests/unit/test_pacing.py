@@ -573,9 +573,9 @@ def test_a_message_larger_than_a_quota_never_fits() -> None:
 def test_limits_in_parts_are_used(count: int, cost: int, expected: float) -> None:
     """Messages a second: as many as fit, and one larger than the limit at the limit's average."""
     stage = Stage(gate(Limit(count, SECOND, parts=True)))
-    for _ in range(200):
-        stage.claim([cost] * 8)
-        stage.now = max(stage.now + 1, stage.starts[-1][0] - LEAD)
+    for _ in range(1_000):
+        stage.claim([cost] * 10)
+        stage.now += 20_000
     starts = [at for at, _ in stage.starts]
     a_second = (len(starts) - 1) / ((starts[-1] - starts[0]) / SECOND)
     assert expected * 0.95 <= a_second <= expected

@@ -355,7 +355,7 @@ def _spacing_us(limit: Limit, limits: GateLimits, pace: float) -> float:
     usable = limit.count * (1.0 - limits.headroom) * pace
     if limit.parts and not _is_exact(limit):
         # Room for one message of the largest size on top of what was started just before it.
-        usable -= PARTS_MAX - 1
+        usable = max(1.0, usable - (PARTS_MAX - 1))
     return _window_us(limit, limits) / usable
 
 
