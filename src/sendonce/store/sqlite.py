@@ -29,7 +29,7 @@ from sendonce.ports.store import Tx
 from sendonce.store import deliveries, reminders
 from sendonce.store.migrate import migrate, version_of
 from sendonce.store.session import Parameters, Tuple
-from sendonce.store.statements import expand
+from sendonce.store.statements import by_place, expand
 from sendonce.store.transaction import SqlTx
 from sendonce.store.writer import InlineWriter, ThreadWriter, TransactionLost, Writer
 
@@ -167,21 +167,26 @@ class _Connection:
         self._offset = offset
         self._execute = raw.execute
         self._sql = expand(_TOKENS)
+        self._bound = {name: by_place(text) for name, text in self._sql.items()}
 
     # Session
 
     def rows(self, name: str, parameters: Parameters) -> list[Tuple]:
-        return list(self._execute(self._sql[name], parameters))
+        text, placed = self._bound[name]
+        return list(self._execute(text, placed(parameters)))
 
     def run(self, name: str, parameters: Parameters) -> int:
-        self._execute(self._sql[name], parameters)
+        text, placed = self._bound[name]
+        self._execute(text, placed(parameters))
         return self._raw.changes()
 
     def many(self, name: str, parameters: Iterable[Parameters]) -> None:
-        self._raw.executemany(self._sql[name], parameters)
+        text, placed = self._bound[name]
+        self._raw.executemany(text, map(placed, parameters))
 
     def mappings(self, name: str, parameters: Parameters) -> list[Mapping[str, int | str]]:
-        cursor = self._execute(self._sql[name], parameters)
+        text, placed = self._bound[name]
+        cursor = self._execute(text, placed(parameters))
         names: list[str] | None = None
         found: list[Mapping[str, int | str]] = []
         for row in cursor:
