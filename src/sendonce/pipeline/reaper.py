@@ -4,14 +4,14 @@ A call is lost when its own send deadline has passed, also in a living process, 
 has lost its lease. What is true of such a delivery is that it may have been sent, and no more: by the
 provider's class it is retried under its key, looked up, or called uncertain.
 
-Its lane is another matter. The provider may still be working on the call, so a lane is free only as long
-after the lease of a gone process, or after the call's own deadline, as a call may still be open there. A
-living process usually frees its own long before; a claim whose commit it was not told of, never.
+Its lane is another matter. The provider may still be working on the call, so the lane of a gone process
+is free only some time after its lease. A living process frees its own: by settling the call, or here,
+where it knows nothing of a call in its name, since it was never told that its claim was committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -28,8 +28,18 @@ ACTOR: Final = "reaper"
 PAGE: Final = 100
 
 
-def reap(tx: Tx, policy: Policy, *, chance: Callable[[], float]) -> int:
-    """One unit: give up lost calls, free the lanes of gone ones; how many rows it moved."""
+def reap(
+    tx: Tx,
+    policy: Policy,
+    *,
+    chance: Callable[[], float],
+    process: str = "",
+    held: Collection[tuple[int, int]] = (),
+) -> int:
+    """One unit: give up lost calls, free the lanes of gone ones; how many rows it moved.
+
+    `process` is who asks, and `held` the calls (delivery id, epoch) that it has not settled yet.
+    """
     moved, after = 0, (0, 0)
     while moved < PAGE and (page := tx.calls.overdue(tx.steady, PAGE, after)):
         rows = {row.id: row for row in tx.deliveries.by_ids([lost.call.delivery_id for lost in page])}
@@ -38,7 +48,11 @@ def reap(tx: Tx, policy: Policy, *, chance: Callable[[], float]) -> int:
             if row is not None and _is_open(row, lost.call):
                 moved += _give_up(tx, row, lost, policy, chance())
         tx.calls.close(
-            [(lost.call.delivery_id, lost.call.epoch) for lost in page if _is_over(tx, lost, policy)]
+            [
+                (lost.call.delivery_id, lost.call.epoch)
+                for lost in page
+                if _is_nobodys(lost.call, process, held) or _is_over(tx, lost, policy)
+            ]
         )
         after = (page[-1].call.delivery_id, page[-1].call.epoch)
     return moved
@@ -84,16 +98,19 @@ def _give_up(tx: Tx, row: Delivery, lost: LostCall, policy: Policy, chance: floa
     return sum(tx.deliveries.move([move]))
 
 
+def _is_nobodys(call: OpenCall, process: str, held: Collection[tuple[int, int]]) -> bool:
+    """Whether the call is in the name of who asks, past its deadline, and unknown there: never made."""
+    return call.process == process and (call.delivery_id, call.epoch) not in held
+
+
 def _is_over(tx: Tx, lost: LostCall, policy: Policy) -> bool:
-    """Whether the provider can no longer be working on the call. A living process that has not freed the
-    lane by then never will: it was not told that its claim was committed."""
+    """Whether the provider can no longer be working on the call of a process that is gone."""
     account = policy.accounts.get(lost.call.account)
-    if account is None:
+    if account is None or not lost.gone:
         return False
     promise = account.promise
     held_s = promise.timeout_s if promise.held_s is None else promise.held_s
-    since = lost.gone_since if lost.gone else lost.call.send_deadline
-    return tx.steady >= since + int(held_s * pacing.SECOND)
+    return tx.steady >= lost.gone_since + int(held_s * pacing.SECOND)
 
 
 def expire(tx: Tx, policy: Policy) -> int:
