@@ -328,6 +328,17 @@ def test_the_breaker_opens_after_failures_in_a_row_and_closes_on_success() -> No
     assert len(world.claim()) > 1
 
 
+def test_half_of_them_failing_is_no_row_of_failures() -> None:
+    world = World("K", retry=RetryPolicy(attempts_max=99))
+    _queued(world, 30)
+    claims = world.claim()
+    assert len(claims) == 30
+    failed = Failed(Reason.UNAVAILABLE, "503")
+    world.settle([(claim, failed if n % 2 else Accepted("r")) for n, claim in enumerate(claims)])
+    gate = _gate(world)
+    assert (gate.closed_until, gate.streak) == (0, 1)
+
+
 def test_a_rejection_says_that_the_provider_is_well() -> None:
     world = World("K")
     _queued(world, 12)

@@ -60,7 +60,9 @@ async def send(claim: Claim, provider: Provider, conditions: Conditions) -> Atte
 
     outcome: Outcome
     try:
-        outcome = await provider.send(claim.message, start=start)
+        # An adapter ends its calls itself, well before. One that does not would keep the lane for ever.
+        async with asyncio.timeout((claim.send_deadline - conditions.steady()) / SECOND):
+            outcome = await provider.send(claim.message, start=start)
     except Exception as error:
         # The contract says that this cannot be. Where it is, the honest answer is that nobody knows.
         tell(telemetry.ADAPTER_BUG, delivery=claim.key, account=claim.account, **fault(error))

@@ -66,13 +66,17 @@ def settle(
 
 
 def _tell_gates(tx: Tx, attempts: Sequence[Attempted], chance: Callable[[], float]) -> None:
-    """What the outcomes say about their accounts. Gates are locked first, in order of name."""
-    telling = [a for a in attempts if a.claim.watched or _says_something(a.outcome)]
-    for account in sorted({a.claim.account for a in telling}):
+    """What the outcomes say about their accounts. Gates are locked first, in order of name.
+
+    A gate that hears of a failure hears of the successes beside it too, else half of them failing would
+    look like a row of failures.
+    """
+    telling = {a.claim.account for a in attempts if a.claim.watched or _says_something(a.outcome)}
+    for account in sorted(telling):
         before = gate = tx.gates.lock(account)
         if gate is None or before is None:
             continue
-        for attempt in telling:
+        for attempt in attempts:
             if attempt.claim.account == account:
                 gate = _gate_after(gate, attempt.outcome, tx.steady, chance())
         if gate != before:

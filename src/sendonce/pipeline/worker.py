@@ -28,6 +28,8 @@ from sendonce.core.outcome import (
     Accepted,
     AccountError,
     Failed,
+    Finding,
+    NoAnswer,
     NotStarted,
     Outcome,
     Rejected,
@@ -46,7 +48,7 @@ from sendonce.ports.provider import Provider
 from sendonce.ports.queue import Hint, Queue
 from sendonce.ports.store import Store
 from sendonce.runtime.batcher import Batcher
-from sendonce.runtime.poller import OnError, Poller
+from sendonce.runtime.poller import OnError, Poller, Step
 from sendonce.telemetry import fault, tell
 
 T = TypeVar("T")
@@ -57,6 +59,10 @@ BUSY_S: Final = 0.02
 REAP_S: Final = 1.0
 RECONCILE_S: Final = 1.0
 SETTLE_MAX: Final = 128
+GIVE_UP_S: Final = 1.0
+"""What an adapter may take to give up its calls when it is closed."""
+LOOK_SLACK_S: Final = 5.0
+"""What a look-up may take beyond the adapter's own time-out before it counts as unanswered."""
 LEAD_MIN_US: Final = 2_000
 LEAD_MAX_US: Final = 250_000
 REFILL_S: Final = pacing.AHEAD_US / 2 / pacing.SECOND
@@ -116,10 +122,18 @@ class Worker:
             self._settle, size_max=SETTLE_MAX, pending_max=8 * SETTLE_MAX
         )
         self._accounts = [_AccountLoop(self, policy.accounts[name], providers[name]) for name in providers]
-        self._pollers: list[Poller] = []
+        self._claiming = [self._poller(f"claim {loop.name}", loop.step) for loop in self._accounts]
+        for loop, poller in zip(self._accounts, self._claiming, strict=True):
+            loop.poller = poller
+        self._running: list[asyncio.Task[None]] = []
         channels = ",".join(sorted({loop.account.channel.value for loop in self._accounts}))
         name = Name(settings.process, settings.role, settings.host, settings.pid, channels)
         self._heart = Heartbeat(store, name, lease_s=policy.lease_s)
+        self._beside = [
+            self._poller("heartbeat", self._heart.beat),
+            self._poller("reaper", self._reap),
+            self._poller("reconciler", self._reconcile),
+        ]
 
     @property
     def draining(self) -> bool:
@@ -128,20 +142,9 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop`; then finish what is open, within the stop bound."""
         await self._heart.beat()
-        steps: list[tuple[str, Callable[[], object]]] = [
-            ("heartbeat", self._heart.beat),
-            ("reaper", self._reap),
-            ("reconciler", self._reconcile),
-            *((f"claim {loop.name}", loop.step) for loop in self._accounts),
-        ]
-        self._pollers = [
-            Poller(name, step, on_error=self._on_error, chance=self._chance)  # type: ignore[arg-type]
-            for name, step in steps
-        ]
-        for loop, poller in zip(self._accounts, self._pollers[3:], strict=True):
-            loop.poller = poller
+        self._running = [asyncio.create_task(poller.run()) for poller in self._claiming]
         try:
-            await asyncio.gather(*(poller.run() for poller in self._pollers))
+            await asyncio.gather(*self._running, *(poller.run() for poller in self._beside))
         finally:
             await self._sign_off()
 
@@ -156,18 +159,27 @@ class Worker:
         return not self._sending
 
     async def _drain(self) -> None:
-        for loop in self._accounts:
-            if loop.poller is not None:
-                loop.poller.stop()
+        for poller in self._claiming:
+            poller.stop()
+        if self._running:
+            # A claim that is being made is still handed out, and given back.
+            await asyncio.wait(self._running)
+        await self._end_calls()
+        await self._settled.drain()
+        for poller in self._beside:
+            poller.stop()
+
+    async def _end_calls(self) -> None:
+        """Open calls may finish; then adapters are asked to give them up; then they are given up."""
         if self._sending:
             await asyncio.wait(self._sending, timeout=self._settings.stop_s)
-        for provider in self._providers.values():
-            await provider.close()
-        if self._sending:
-            await asyncio.wait(self._sending)
-        await self._settled.drain()
-        for poller in self._pollers:
-            poller.stop()
+        closing = [asyncio.create_task(provider.close()) for provider in self._providers.values()]
+        await asyncio.wait([*closing, *self._sending], timeout=GIVE_UP_S)
+        left = [task for task in (*closing, *self._sending) if not task.done()]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
 
     async def _sign_off(self) -> None:
         await self._settled.drain()
@@ -193,7 +205,11 @@ class Worker:
             task.add_done_callback(self._sending.discard)
 
     async def _send(self, made: Claim, loop: _AccountLoop, conditions: Conditions) -> None:
-        attempted = await send(made, loop.provider, conditions)
+        try:
+            attempted = await send(made, loop.provider, conditions)
+        except asyncio.CancelledError:
+            # Given up by the stop: what is known of the call is settled, not left to the reaper.
+            attempted = Attempted(made, Unknown("shutdown"), 0, self._store.steady())
         if _closes_gate(attempted.outcome):
             loop.closed_at = attempted.ended_at
         await self._settled.add(attempted)
@@ -261,12 +277,22 @@ class Worker:
             )
         )
         if doubts:
-            findings = await asyncio.gather(
-                *(self._providers[doubt.account].look_up(doubt.message) for doubt in doubts)
-            )
+            findings = await asyncio.gather(*(self._ask(doubt) for doubt in doubts))
             found = list(zip(doubts, findings, strict=True))
             await _done(self._store.write(lambda tx: reconciler.resolve(tx, found, self._policy)))
         return RECONCILE_S
+
+    async def _ask(self, doubt: reconciler.Doubt) -> Finding:
+        """Look one up. An adapter that raises or hangs has not answered, and holds up no other."""
+        try:
+            async with asyncio.timeout(self._policy.accounts[doubt.account].promise.timeout_s + LOOK_SLACK_S):
+                return await self._providers[doubt.account].look_up(doubt.message)
+        except Exception as error:
+            tell(telemetry.ADAPTER_BUG, delivery=doubt.key, account=doubt.account, **fault(error))
+            return NoAnswer("adapter_bug")
+
+    def _poller(self, name: str, step: Step) -> Poller:
+        return Poller(name, step, on_error=self._on_error, chance=self._chance)
 
     # For the account loops
 

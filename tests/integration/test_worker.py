@@ -1,0 +1,646 @@
+"""The worker on the real clock: real loops, a real file, a provider that does as it is told.
+
+Times are short and bounds generous: what is judged is what was sent and what was written down, and at the
+provider's door the limits, which hold on a slow machine too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from sendonce.core.delivery import Channel
+from sendonce.core.errors import StoreUnavailable
+from sendonce.core.lifecycle import State
+from sendonce.core.outcome import (
+    Absent,
+    Accepted,
+    Failed,
+    Finding,
+    Found,
+    NoAnswer,
+    NotStarted,
+    Outcome,
+    Reason,
+    Throttled,
+    ThrottleScope,
+    Unknown,
+)
+from sendonce.core.pacing import GateLimits, Limit
+from sendonce.core.policy import AccountPolicy, Policy
+from sendonce.core.promise import Promise
+from sendonce.core.retry import RetryPolicy
+from sendonce.pipeline import claimer
+from sendonce.pipeline.relay import relay
+from sendonce.pipeline.worker import Worker, WorkerSettings
+from sendonce.ports.provider import Message, Start, TooLate
+from sendonce.ports.queue import Hint, Queue
+from sendonce.ports.store import Delivery, Store, Tx
+from sendonce.runtime.clock import SystemClock
+from sendonce.store.sqlite import SqliteStore, open_store
+from sendonce.testing.transport import Faults, UnreliableQueue
+from tests.integration.world import SECOND, World, account_of, policy_of
+
+T = TypeVar("T")
+
+WITHIN_S = 20.0
+"""Far more than any of these needs, also on a machine that is busy with something else."""
+VALID_S = 50 * 365 * 86_400.0
+LEASE_S = 1.5
+
+
+@dataclass
+class Door:
+    """What the provider counts for itself: starts, open calls, effects by what they say."""
+
+    starts: list[float] = field(default_factory=list)
+    open: int = 0
+    most_open: int = 0
+    effects: Counter[str] = field(default_factory=Counter)
+    keys: set[str] = field(default_factory=set)
+
+    def most_within(self, seconds: float) -> int:
+        return max(
+            (sum(at <= other < at + seconds for other in self.starts) for at in self.starts), default=0
+        )
+
+
+Script = Callable[[Message, int], Outcome | Exception]
+
+
+def accepts(message: Message, number: int) -> Outcome:
+    return Accepted(f"receipt-{number}")
+
+
+@dataclass
+class Scripted:
+    """`ports.provider.Provider` that asks `script(message, number of the call)` what becomes of a call.
+
+    It honours keys, as class K does: a known one has no second effect. What the script calls unknown took
+    effect; what it raises did too. `takes_s` is how long a call takes; `hang`: these calls never end.
+    """
+
+    promise: Promise
+    door: Door = field(default_factory=Door)
+    script: Script = accepts
+    takes_s: float = 0.0
+    connects_s: float = 0.0
+    hang: Callable[[int], bool] = lambda number: False
+    deaf: bool = False
+    look: Callable[[Message], Finding] = lambda message: NoAnswer("unsupported")
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    calls: int = 0
+
+    async def send(self, message: Message, *, start: Start) -> Outcome:
+        await asyncio.sleep(self.connects_s)
+        try:
+            await start()
+        except TooLate as late:
+            return NotStarted(late.why)
+        door = self.door
+        door.starts.append(time.monotonic())
+        door.open += 1
+        door.most_open = max(door.most_open, door.open)
+        self.calls += 1
+        number = self.calls
+        try:
+            return await self._answer(message, number)
+        finally:
+            door.open -= 1
+
+    async def _answer(self, message: Message, number: int) -> Outcome:
+        if self.hang(number):
+            while True:
+                await self.closed.wait()
+                if not self.deaf:
+                    return Unknown("shutdown")
+                await asyncio.sleep(3600)
+        if self.takes_s:
+            await asyncio.sleep(self.takes_s)
+        outcome = self.script(message, number)
+        if isinstance(outcome, Accepted | Unknown | Exception):
+            if message.send_key not in self.door.keys:
+                self.door.effects[message.delivery_key] += 1
+            self.door.keys.add(message.send_key)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def look_up(self, message: Message) -> Finding:
+        return self.look(message)
+
+    async def check(self) -> str:
+        return "well"
+
+    async def close(self) -> None:
+        self.closed.set()
+
+
+class Flaky:
+    """A store whose writes fail while `down`, as with a locked or full disk."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.down = False
+        self.refused = 0
+
+    @property
+    def secret(self) -> bytes:
+        return self._store.secret
+
+    def write(self, unit: Callable[[Tx], T]) -> Future[T]:
+        if self.down:
+            self.refused += 1
+            future: Future[T] = Future()
+            future.set_exception(StoreUnavailable("the disk is full"))
+            return future
+        return self._store.write(unit)
+
+    def read(self, query: Callable[[Tx], T]) -> T:
+        return self._store.read(query)
+
+    def steady(self) -> int:
+        return self._store.steady()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class Late(Flaky):
+    """A store whose answers take a while, the writes do not."""
+
+    def __init__(self, store: Store, late_s: float) -> None:
+        super().__init__(store)
+        self._late_s = late_s
+
+    def write(self, unit: Callable[[Tx], T]) -> Future[T]:
+        late: Future[T] = Future()
+        answer = super().write(unit).result()
+        threading.Timer(self._late_s, late.set_result, [answer]).start()
+        return late
+
+
+class Bench:
+    """A file with published deliveries, and workers on it."""
+
+    def __init__(self, path: Path, policy: Policy) -> None:
+        self.path = path
+        self.policy = policy
+        self.store: SqliteStore = open_store(f"sqlite:///{path}", SystemClock())
+        self._opened: list[SqliteStore] = []
+        self._numbers = iter(range(1, 100))
+
+    def another(self) -> SqliteStore:
+        """The same file, as another process has it."""
+        store = open_store(f"sqlite:///{self.path}", SystemClock())
+        self._opened.append(store)
+        return store
+
+    def worker(
+        self,
+        *providers: Scripted,
+        store: Store | None = None,
+        stop_s: float = 5.0,
+        queues: Mapping[Channel, Queue] | None = None,
+    ) -> Worker:
+        named = dict(zip(self.policy.accounts, providers, strict=True))
+        settings = WorkerSettings(f"w-{next(self._numbers)}", "worker", "host", 1, stop_s)
+        return Worker(store or self.store, self.policy, named, settings, queues=queues, chance=lambda: 0.2)
+
+    def rows(self) -> list[Delivery]:
+        return self.store.read(lambda tx: tx.deliveries.by_ids(range(1, 1_000)))
+
+    def states(self) -> Counter[State]:
+        return Counter(row.standing.state for row in self.rows())
+
+    def open_calls(self) -> int:
+        return self.store.read(lambda tx: sum(tx.calls.count(name) for name in self.policy.accounts))
+
+    def close(self) -> None:
+        for store in (*self._opened, self.store):
+            store.close()
+
+
+@contextmanager
+def bench(
+    tmp_path: Path, count: int, *accounts: AccountPolicy, hints: bool = False
+) -> Iterator[tuple[Bench, list[str]]]:
+    """A bench with `count` published deliveries of each account, and their keys."""
+    policy = replace(policy_of(*accounts), lease_s=LEASE_S, hints=hints)
+    path = tmp_path / "s.db"
+    world = World(policy=policy, path=str(path))
+    keys = [
+        world.schedule(f"{account.name}-{number}", account=account.name, valid_s=VALID_S)
+        for account in accounts
+        for number in range(count)
+    ]
+    world.pass_()
+    world.store.close()
+    made = Bench(path, policy)
+    try:
+        yield made, keys
+    finally:
+        made.close()
+
+
+def account(
+    kind: str = "K", *, rate: int = 10_000, lanes: int = 50, jitter_us: int = 10_000, **promise: float | bool
+) -> AccountPolicy:
+    """An account whose calls take at most a second, which retries at once and often."""
+    limits = GateLimits((Limit(rate, SECOND),), lanes=lanes, jitter_us=jitter_us)
+    retry = RetryPolicy(attempts_max=20, base_s=0.05, floor_s=0.02, cap_s=0.2)
+    made = account_of(kind, limits=limits, retry=retry)
+    short: dict[str, float | bool] = {"timeout_s": 1.0, **promise}
+    return replace(made, promise=replace(made.promise, **short))  # type: ignore[arg-type]
+
+
+async def work(
+    *workers: Worker, until: Callable[[], bool], meanwhile: Callable[[], Awaitable[None]] | None = None
+) -> float:
+    """Run the workers until something is true, then stop them; how long the stop took."""
+    tasks = [asyncio.create_task(worker.run()) for worker in workers]
+    deadline = time.monotonic() + WITHIN_S
+    try:
+        while not until():
+            assert time.monotonic() < deadline, "it takes too long"
+            for task in tasks:
+                assert not task.done(), "a worker ended by itself"
+            if meanwhile is not None:
+                await meanwhile()
+            await asyncio.sleep(0.01)
+    finally:
+        asked = time.monotonic()
+        for worker in workers:
+            worker.stop()
+        await asyncio.wait_for(asyncio.gather(*tasks), WITHIN_S)
+    return time.monotonic() - asked
+
+
+async def _true(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, "it takes too long"
+        await asyncio.sleep(0.005)
+
+
+# Sending
+
+
+def test_dup_07_workers_that_overlap_send_everything_once(tmp_path: Path) -> None:
+    """Four at once, and a fifth in the middle, on one file."""
+    with bench(tmp_path, 200, account()) as (it, keys):
+        provider = Scripted(it.policy.accounts["sms-K"].promise, takes_s=0.02)
+        workers = [it.worker(provider, store=it.another()) for _ in range(4)]
+
+        async def run() -> None:
+            first = asyncio.create_task(work(*workers, until=lambda: provider.calls >= 200))
+            await _true(lambda: provider.calls >= 50)
+            await work(it.worker(provider), until=lambda: provider.calls >= 200)
+            await first
+
+        asyncio.run(run())
+        assert it.states() == {State.ACCEPTED: 200}
+        assert provider.calls == 200
+        assert provider.door.effects == Counter(keys)
+        assert provider.door.most_open <= 50
+        assert it.open_calls() == 0
+
+
+def test_rate_09_limits_hold_at_the_providers_door_over_processes(tmp_path: Path) -> None:
+    """40 in any second and 4 at once, from two workers with a file between them."""
+    with bench(tmp_path, 70, account(rate=40, lanes=4, jitter_us=50_000)) as (it, keys):
+        door = Door()
+        promise = it.policy.accounts["sms-K"].promise
+        providers = [Scripted(promise, door, takes_s=0.08) for _ in range(2)]
+        workers = [it.worker(provider, store=it.another()) for provider in providers]
+        asyncio.run(work(*workers, until=lambda: len(door.effects) == 70))
+        assert door.effects == Counter(keys)
+        assert door.most_within(1.0) <= 40
+        assert door.most_open <= 4
+        assert min(provider.calls for provider in providers) > 0, "both of them sent"
+
+
+def test_accounts_do_not_hold_up_each_other(tmp_path: Path) -> None:
+    slow, fast = account("N"), account("K")
+    with bench(tmp_path, 20, slow, fast) as (it, keys):
+        hanging = Scripted(slow.promise, hang=lambda number: True)
+        quick = Scripted(fast.promise)
+        worker = it.worker(hanging, quick, stop_s=0.2)
+        asyncio.run(work(worker, until=lambda: quick.calls == 20 and hanging.calls == 20))
+        assert quick.door.effects == Counter(key for key in keys if key.endswith(":sms"))
+        assert it.states() == {State.ACCEPTED: 20, State.UNCERTAIN: 20}
+
+
+def test_failures_and_lost_answers_are_tried_again_under_the_same_key(tmp_path: Path) -> None:
+    def script(message: Message, number: int) -> Outcome:
+        match number % 4:
+            case 0:
+                return Failed(Reason.UNAVAILABLE, "503")
+            case 1:
+                return Unknown("reset")
+            case _:
+                return Accepted("r")
+
+    with bench(tmp_path, 40, account()) as (it, keys):
+        provider = Scripted(it.policy.accounts["sms-K"].promise, script=script)
+        asyncio.run(work(it.worker(provider), until=lambda: it.states()[State.ACCEPTED] == 40))
+        assert provider.calls > 40
+        assert provider.door.effects == Counter(keys)
+
+
+def test_a_429_closes_the_gate_for_every_process(tmp_path: Path) -> None:
+    """The tenth call is told to wait for a second. Nobody claims until then; what was claimed before may
+    still start within its slot."""
+    refused_at: list[float] = []
+
+    def script(message: Message, number: int) -> Outcome:
+        if number == 10 and not refused_at:
+            refused_at.append(time.monotonic())
+            return Throttled(ThrottleScope.RATE, "429", 1.0)
+        return Accepted("r")
+
+    with bench(tmp_path, 60, account(rate=40)) as (it, keys):
+        door = Door()
+        promise = it.policy.accounts["sms-K"].promise
+        throttled = Scripted(promise, door, script=script)
+        other = Scripted(promise, door)
+        workers = [it.worker(provider, store=it.another()) for provider in (throttled, other)]
+        asyncio.run(work(*workers, until=lambda: len(door.effects) == 60))
+        (refused,) = refused_at
+        assert door.effects == Counter(keys)
+        in_the_pause = [at for at in door.starts if refused + 0.4 < at < refused + 0.98]
+        assert in_the_pause == []
+        assert any(at > refused + 0.98 for at in door.starts)
+        assert all(row.course.failures == 0 for row in it.rows())
+
+
+# Adapters that break the contract
+
+
+def test_an_adapter_that_raises_leaves_doubt_and_the_worker_goes_on(tmp_path: Path) -> None:
+    def script(message: Message, number: int) -> Outcome | Exception:
+        return ZeroDivisionError("a bug") if number <= 5 else Accepted("r")
+
+    with bench(tmp_path, 20, account()) as (it, keys):
+        provider = Scripted(it.policy.accounts["sms-K"].promise, script=script)
+        asyncio.run(work(it.worker(provider), until=lambda: it.states()[State.ACCEPTED] == 20))
+        assert provider.door.effects == Counter(keys)
+        assert provider.calls == 25
+
+
+@pytest.mark.parametrize("kind", ["K", "N"])
+def test_an_adapter_that_hangs_past_its_deadline_gives_its_lane_back(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lane, and the first call never ends: the reaper calls it unknown, the others still go."""
+    monkeypatch.setattr(claimer, "DEADLINE_SLACK_S", 0.1)
+    with bench(tmp_path, 3, account(kind, lanes=1, timeout_s=0.3)) as (it, keys):
+        (name,) = it.policy.accounts
+        provider = Scripted(it.policy.accounts[name].promise, hang=lambda number: number == 1, deaf=True)
+        done = {"K": {State.ACCEPTED: 3}, "N": {State.ACCEPTED: 2, State.UNCERTAIN: 1}}[kind]
+        asyncio.run(work(it.worker(provider), until=lambda: it.states() == done))
+        assert provider.door.most_open == 1
+        assert sum(provider.door.effects.values()) == done[State.ACCEPTED]
+        assert set(provider.door.effects) <= set(keys)
+
+
+def test_a_receipt_that_cannot_be_written_costs_no_lane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lanes, and two answers that no store can keep; the deliveries end in doubt, not for ever open."""
+
+    def script(message: Message, number: int) -> Outcome:
+        return Accepted("\ud800") if number <= 2 else Accepted("r")
+
+    monkeypatch.setattr(claimer, "DEADLINE_SLACK_S", 0.1)
+    with bench(tmp_path, 6, account(lanes=2, timeout_s=0.3)) as (it, keys):
+        provider = Scripted(it.policy.accounts["sms-K"].promise, script=script)
+        asyncio.run(work(it.worker(provider), until=lambda: it.states() == {State.ACCEPTED: 6}))
+        assert provider.door.effects == Counter(keys)
+        assert it.open_calls() == 0
+
+
+def test_a_look_up_that_raises_holds_up_no_other(tmp_path: Path) -> None:
+    def look(message: Message) -> Finding:
+        if message.delivery_key.startswith("sms-L-0"):
+            raise ZeroDivisionError("a bug")
+        return Found("looked-up") if message.delivery_key.startswith("sms-L-1:") else Absent(believable=True)
+
+    with bench(tmp_path, 3, account("L", timeout_s=0.1, arrival_max_s=0.0, index_lag_s=0.0)) as (it, _):
+        provider = Scripted(
+            it.policy.accounts["sms-L"].promise,
+            script=lambda message, number: Unknown("timeout") if number <= 3 else Accepted("r"),
+            look=look,
+        )
+        asyncio.run(work(it.worker(provider), until=lambda: it.states()[State.ACCEPTED] == 2))
+        assert it.states() == {State.ACCEPTED: 2, State.RECONCILING: 1}
+        assert provider.calls == 4
+
+
+# The store is away
+
+
+def test_stor_03_an_outcome_is_kept_until_it_is_written(tmp_path: Path) -> None:
+    """The store goes away while calls are open, for longer than they take: nothing is sent again."""
+    with bench(tmp_path, 20, account()) as (it, keys):
+        store = Flaky(it.another())
+        provider = Scripted(it.policy.accounts["sms-K"].promise, takes_s=0.1)
+
+        async def outage() -> None:
+            if provider.calls and not store.refused:
+                store.down = True
+                await asyncio.sleep(0.5)
+                store.down = False
+
+        asyncio.run(
+            work(
+                it.worker(provider, store=store),
+                until=lambda: it.states()[State.ACCEPTED] == 20,
+                meanwhile=outage,
+            )
+        )
+        assert store.refused >= 2
+        assert provider.door.effects == Counter(keys)
+        assert provider.calls == 20
+        assert all(row.course.attempts == 1 for row in it.rows())
+
+
+def test_a_process_that_cannot_renew_its_lease_starts_nothing_more(tmp_path: Path) -> None:
+    """Writes fail from the start of the first call on: no call starts after the lease is over."""
+    with bench(tmp_path, 5, account(rate=2, lanes=1)) as (it, _):
+        store = Flaky(it.another())
+        provider = Scripted(it.policy.accounts["sms-K"].promise, takes_s=0.05)
+        began = time.monotonic()
+
+        async def outage() -> None:
+            store.down = bool(provider.calls) and time.monotonic() < began + 2 * LEASE_S
+
+        asyncio.run(
+            work(
+                it.worker(provider, store=store),
+                until=lambda: it.states()[State.ACCEPTED] == 5,
+                meanwhile=outage,
+            )
+        )
+        in_the_outage = [at - began for at in provider.door.starts[1:] if at < began + 1.9 * LEASE_S]
+        assert in_the_outage == []
+        assert sum(provider.door.effects.values()) == 5
+
+
+# Stopping
+
+
+def test_a_stop_lets_open_calls_finish_and_gives_back_the_rest(tmp_path: Path) -> None:
+    with bench(tmp_path, 30, account(lanes=5)) as (it, _):
+        provider = Scripted(it.policy.accounts["sms-K"].promise, takes_s=0.3)
+        took_s = asyncio.run(work(it.worker(provider), until=lambda: provider.door.open == 5))
+        assert took_s < 5.0
+        states = it.states()
+        assert states[State.ACCEPTED] == provider.calls
+        assert states == {State.ACCEPTED: provider.calls, State.QUEUED: 30 - provider.calls}
+        assert it.open_calls() == 0
+        for row in it.rows():
+            assert not row.standing.maybe
+            assert row.course.attempts == (row.standing.state is State.ACCEPTED)
+        assert it.store.read(lambda tx: tx.processes.dead(2**62)) == [], "it has signed off"
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_stop_gives_up_what_does_not_end_within_its_bound(tmp_path: Path, deaf: bool) -> None:
+    """`deaf`: the adapter does not even hear `close`."""
+    with bench(tmp_path, 3, account("N", timeout_s=60.0)) as (it, _):
+        provider = Scripted(it.policy.accounts["email-N"].promise, hang=lambda number: True, deaf=deaf)
+        took_s = asyncio.run(work(it.worker(provider, stop_s=0.3), until=lambda: provider.door.open == 3))
+        assert 0.3 <= took_s < 8.0
+        assert it.states() == {State.UNCERTAIN: 3}, "settled, not left to the reaper"
+        assert it.open_calls() == 0
+
+
+def test_a_stop_while_slots_are_waited_for_costs_nothing(tmp_path: Path) -> None:
+    with bench(tmp_path, 5, account(rate=1)) as (it, _):
+        provider = Scripted(it.policy.accounts["sms-K"].promise)
+        asyncio.run(work(it.worker(provider), until=lambda: provider.calls == 1))
+        assert it.states() == {State.ACCEPTED: 1, State.QUEUED: 4}
+        assert Counter(row.course.attempts for row in it.rows()) == {1: 1, 0: 4}
+
+
+def test_a_stop_while_a_claim_is_made_gives_it_back(tmp_path: Path) -> None:
+    """The claim is committed and its answer is on the way when the stop comes; then it is handed out."""
+    with bench(tmp_path, 4, account("N", lanes=2)) as (it, _):
+        provider = Scripted(it.policy.accounts["email-N"].promise, connects_s=0.6)
+        worker = it.worker(provider, store=Late(it.another(), 0.2))
+        asyncio.run(work(worker, until=lambda: it.open_calls() > 0))
+        assert provider.calls == 0
+        assert it.states() == {State.QUEUED: 4}
+        assert not any(row.standing.maybe or row.course.attempts for row in it.rows())
+        assert it.open_calls() == 0
+
+
+def test_a_stop_at_the_very_start_is_heard(tmp_path: Path) -> None:
+    """SIGTERM may come before the first heartbeat is written."""
+    with bench(tmp_path, 1, account()) as (it, _):
+        provider = Scripted(it.policy.accounts["sms-K"].promise)
+        took_s = asyncio.run(work(it.worker(provider), until=lambda: True))
+        assert took_s < 5.0
+        assert it.states() == {State.QUEUED: 1}
+
+
+def test_stopping_twice_is_stopping(tmp_path: Path) -> None:
+    with bench(tmp_path, 1, account()) as (it, _):
+        worker = it.worker(Scripted(it.policy.accounts["sms-K"].promise))
+
+        async def twice() -> None:
+            running = asyncio.create_task(worker.run())
+            await _true(lambda: it.states()[State.ACCEPTED] == 1)
+            worker.stop()
+            worker.stop()
+            await asyncio.wait_for(running, WITHIN_S)
+
+        asyncio.run(twice())
+
+
+# Hints over a transport
+
+
+class RealTime(UnreliableQueue):
+    """The unreliable transport, with time that passes by itself; `ack_fails`: so many times."""
+
+    def __init__(self, faults: Faults, *, seed: int, ack_fails: int = 0) -> None:
+        super().__init__(faults, seed=seed)
+        self._began = time.monotonic()
+        self.ack_fails = ack_fails
+
+    async def pull(self, limit: int, wait_s: float) -> list[Hint]:
+        until = time.monotonic() + wait_s
+        while True:
+            self.tick(-self._began + (began := time.monotonic()))
+            self._began = began
+            if (hints := await super().pull(limit, 0.0)) or began >= until:
+                return hints
+            await asyncio.sleep(0.01)
+
+    async def ack(self, hints: Sequence[Hint]) -> None:
+        if self.ack_fails > 0:
+            self.ack_fails -= 1
+            raise StoreUnavailable("the broker does not answer")
+        await super().ack(hints)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_hints_that_repeat_reorder_and_lose_acknowledgements(tmp_path: Path, seed: int) -> None:
+    faults = Faults(repeat=0.4, lose_ack=0.5, reorder=True, redeliver_s=0.3)
+    queue = RealTime(faults, seed=seed)
+    with bench(tmp_path, 40, account(), hints=True) as (it, keys):
+        provider = Scripted(
+            it.policy.accounts["sms-K"].promise,
+            script=lambda message, number: Unknown("reset") if number % 9 == 0 else Accepted("r"),
+        )
+        queues: dict[Channel, Queue] = {Channel.SMS: queue}
+        workers = [it.worker(provider, store=it.another(), queues=queues) for _ in range(2)]
+
+        async def hinting() -> None:
+            await relay(it.store, queues)
+            it.store.write(_hint_what_is_ready).result()
+
+        asyncio.run(work(*workers, until=lambda: it.states()[State.ACCEPTED] == 40, meanwhile=hinting))
+        assert provider.door.effects == Counter(keys)
+        assert queue.delivered > 40
+
+
+def _hint_what_is_ready(tx: Tx) -> None:
+    """The sweep, without its patience."""
+    tx.deliveries.wake("sms-K", tx.now)
+    rows = tx.deliveries.ready("sms-K", retries=True, limit=100)
+    tx.hint([(row.id, row.standing.epoch, row.channel.value) for row in rows])
+
+
+def test_a_transport_that_refuses_acknowledgements_stops_nothing(tmp_path: Path) -> None:
+    queue = RealTime(Faults(redeliver_s=0.2), seed=1, ack_fails=8)
+    with bench(tmp_path, 30, account(lanes=3), hints=True) as (it, keys):
+        provider = Scripted(it.policy.accounts["sms-K"].promise, takes_s=0.01)
+        queues: dict[Channel, Queue] = {Channel.SMS: queue}
+
+        async def hinting() -> None:
+            await relay(it.store, queues)
+
+        worker = it.worker(provider, queues=queues)
+        asyncio.run(
+            work(
+                worker,
+                until=lambda: it.states()[State.ACCEPTED] == 30 and queue.depth == 0,
+                meanwhile=hinting,
+            )
+        )
+        assert queue.ack_fails == 0
+        assert provider.door.effects == Counter(keys)
+        assert provider.calls == 30
