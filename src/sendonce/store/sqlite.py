@@ -136,8 +136,8 @@ class SqliteStore:
             raw = apsw.Connection(self._path)
             raw.set_busy_handler(_waiter(self._busy_s))
             version_of(raw)  # refuses what is not ours, before the journal mode would change the file
+            _to_wal(raw, _waiter(self._busy_s))
             for pragma in (
-                "journal_mode = WAL",
                 "synchronous = FULL",
                 "fullfsync = ON",  # macOS: fsync alone does not reach the disk there
                 "temp_store = MEMORY",
@@ -239,6 +239,19 @@ class _Connection:
 
     def _tx(self) -> SqlTx:
         return SqlTx(self, now=self._clock.now(), steady=self._clock.boot() + self._offset())
+
+
+def _to_wal(raw: apsw.Connection, wait: Callable[[int], bool]) -> None:
+    """Two processes may create the file at once, and SQLite does not ask the busy handler here."""
+    times = 0
+    while True:
+        try:
+            raw.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except apsw.BusyError:
+            if not wait(times):
+                raise
+            times += 1
 
 
 def _secret(tx: Tx) -> bytes:
