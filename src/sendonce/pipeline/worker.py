@@ -58,7 +58,8 @@ IDLE_S: Final = 0.25
 BUSY_S: Final = 0.02
 REAP_S: Final = 1.0
 RECONCILE_S: Final = 1.0
-SETTLE_MAX: Final = 128
+SETTLE_MAX: Final = 64
+"""Outcomes in one unit, as many as a claim takes: a claim must not wait long for what stands before it."""
 GIVE_UP_S: Final = 1.0
 """What an adapter may take to give up its calls when it is closed."""
 LOOK_SLACK_S: Final = 5.0
