@@ -1,0 +1,30 @@
+-- What the simulator holds the product against, after every transaction and at the end of a run.
+
+-- name: view_simulator_since
+SELECT l.id, l.seq, l.at, l.event, l.body, l.hash,
+       d.key, d.address_tag, d.account, d.expires_at, d.state, d.epoch AS row_epoch, d.seq AS row_seq,
+       d.head AS row_head
+FROM ledger l JOIN delivery d ON d.id = l.delivery_id WHERE l.id > :after ORDER BY l.id LIMIT :limit;
+
+-- name: view_simulator_ledger
+SELECT id, delivery_id, seq, at, event, body, hash FROM ledger ORDER BY id;
+
+-- name: view_simulator_deliveries
+SELECT {delivery}, part, pending, ready, unsent, attention FROM delivery ORDER BY id;
+
+-- name: view_simulator_gates
+SELECT account, limits, closed_until, closed_why, paused_until, state, version FROM gate ORDER BY account;
+
+-- name: view_simulator_calls
+SELECT delivery_id, epoch, account, process, claimed_at, slot_at, send_deadline FROM open_call
+ORDER BY delivery_id, epoch;
+
+-- name: view_simulator_preferences
+SELECT tenant, channel, address_tag, category, kind, at, source, evidence, actor FROM preference
+ORDER BY tenant, channel, address_tag, category, kind;
+
+-- name: view_simulator_processes
+SELECT id, role, started_at, beat_at, lease_until, stopped FROM process ORDER BY id;
+
+-- name: view_simulator_story
+SELECT l.at, l.body FROM ledger l JOIN delivery d ON d.id = l.delivery_id WHERE d.key = :key ORDER BY l.seq;

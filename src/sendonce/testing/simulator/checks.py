@@ -1,0 +1,279 @@
+"""What must hold: asked after every transaction, at every first byte, and of everything at the end.
+
+The checker follows the ledger beside the product, entry by entry, and believes nothing else: a delivery's
+shadow is what its entries say. What reached a customer it hears from the providers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from sendonce.core.consent import ANY_CATEGORY, NoRecord, refusal
+from sendonce.core.delivery import parse_key
+from sendonce.core.ledger import GENESIS, link, standing_of
+from sendonce.core.lifecycle import ENDED, Effect, Ending, Event, Standing, State
+from sendonce.core.reminder import DEFAULT_TENANT
+from sendonce.pipeline.verify import verify
+from sendonce.store.sqlite import SqliteStore
+from sendonce.testing.simulator.coverage import NOTES, UNROUTED, Coverage, legal
+
+WORDS_OF_PEOPLE: Final = frozenset({State.NOT_SENT, State.ASSUMED_SENT})
+UNSENT_ENDS: Final = frozenset({State.CANCELLED, State.SUPPRESSED, State.EXPIRED, State.DEAD, State.REJECTED})
+PAGE: Final = 500
+FIRST: Final = Standing(State.SCHEDULED)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Something that must never be, and was. `kind` is the invariant in a word, `key` whose it is."""
+
+    kind: str
+    what: str
+    at_s: float
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.at_s:10.4f} s  {self.kind}: {self.what}"
+
+
+@dataclass(slots=True)
+class Shadow:
+    """One delivery as its ledger tells it, and what the providers saw of it.
+
+    claims   the send keys of its claims; `starts` how many first bytes left
+    stopped  a cancel or an opt-out was answered, or it expired: no claim from here on
+    """
+
+    key: str
+    tag: str
+    standing: Standing = FIRST
+    seq: int = 0
+    head: str = GENESIS
+    account: str = ""
+    claims: list[str] = field(default_factory=list)
+    starts: int = 0
+    effects: int = 0
+    permits: int = 0
+    stopped: bool = False
+    was_uncertain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One entry, as those hear it who wait for the worst moment."""
+
+    shadow: Shadow
+    event: Event
+
+
+@dataclass(slots=True)
+class Counts:
+    """What came out of a run."""
+
+    deliveries: int = 0
+    uncertain: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    cancelled_yet_sent: int = 0
+    over_limit: int = 0
+    states: Counter[str] = field(default_factory=Counter)
+
+
+class Checker:
+    """`classes`: account -> provider class. `now_s`: virtual time."""
+
+    def __init__(self, store: SqliteStore, classes: Mapping[str, str], now_s: Callable[[], float]) -> None:
+        self.coverage = Coverage()
+        self.broken: list[Broken] = []
+        self.shadows: dict[str, Shadow] = {}
+        self.listener: Callable[[Seen], None] = lambda seen: None
+        self._store = store
+        self._classes = classes
+        self._now_s = now_s
+        self._last = 0
+        self._over_limit = 0
+
+    def broke(self, what: str, *, kind: str = "stage failed", key: str = "") -> None:
+        self.broken.append(Broken(kind, what, self._now_s(), key))
+
+    # After a transaction
+
+    def committed(self) -> bool:
+        """Follow the ledger to its end; whether it had grown."""
+        grown = False
+        while rows := self._store.read(
+            lambda tx: tx.rows("view_simulator_since", after=self._last, limit=PAGE)
+        ):
+            grown = True
+            self._last = int(rows[-1]["id"])
+            told = [self._follow(row) for row in rows]
+            for row in rows:
+                shadow = self.shadows[str(row["key"])]
+                if (shadow.seq, shadow.head) == (row["row_seq"], row["row_head"]):
+                    self._row(shadow, row)
+            for seen in told:
+                self.listener(seen)
+            if len(rows) < PAGE:
+                break
+        return grown
+
+    def _follow(self, row: Mapping[str, Any]) -> Seen:
+        key, text, event = str(row["key"]), str(row["body"]), Event(str(row["event"]))
+        shadow = self.shadows.get(key)
+        if shadow is None:
+            shadow = self.shadows[key] = Shadow(key, str(row["address_tag"]))
+        body = json.loads(text)
+        if row["seq"] != shadow.seq + 1 or link(shadow.head, text) != row["hash"]:
+            self.broke(
+                f"{key}: entry {row['seq']} does not follow entry {shadow.seq}", kind="ledger", key=key
+            )
+        after = standing_of(body)
+        if shadow.seq == 0:
+            if (event, after) != (Event.SCHEDULED, FIRST):
+                self.broke(f"{key} begins with {event}", kind="table", key=key)
+        else:
+            self._step(shadow, event, after)
+        if event is Event.CLAIMED:
+            self._claimed(shadow, body, row)
+        if event is Event.PERMITTED:
+            shadow.permits += 1
+        if after.ending is not Ending.NONE or after.state in (
+            State.CANCELLED,
+            State.SUPPRESSED,
+            State.EXPIRED,
+        ):
+            shadow.stopped = True
+        elif event in (Event.RESTORED, Event.REDRIVEN):
+            shadow.stopped = False
+        shadow.was_uncertain |= after.state is State.UNCERTAIN
+        shadow.standing, shadow.seq, shadow.head = after, int(row["seq"]), str(row["hash"])
+        shadow.account, shadow.tag = str(row["account"]), str(row["address_tag"])
+        return Seen(shadow, event)
+
+    def _step(self, shadow: Shadow, event: Event, after: Standing) -> None:
+        before, class_ = shadow.standing, self._classes.get(shadow.account, UNROUTED)
+        if event in NOTES:
+            self.coverage.note(event)
+            if after != before:
+                self.broke(f"{shadow.key}: {event} moved {before} to {after}", kind="table", key=shadow.key)
+            return
+        moved = replace(after, epoch=after.epoch - before.epoch, version=after.version - before.version)
+        rule = legal(replace(before, epoch=0, version=0), event, class_).get(moved)
+        if rule is None:
+            self.broke(
+                f"{shadow.key}: no {event} leads from {before} to {after} in class {class_}",
+                kind="table",
+                key=shadow.key,
+            )
+            return
+        self.coverage.rule(rule, before.state, class_)
+        if Effect.ALARM in rule.effects and before.state in UNSENT_ENDS:
+            self.broke(
+                f"{shadow.key} was {before.state}, and it was sent", kind="cancelled yet sent", key=shadow.key
+            )
+
+    def _claimed(self, shadow: Shadow, body: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+        shadow.claims.append(str(body["send_key"]))
+        if shadow.stopped:
+            self.broke(
+                f"{shadow.key} was claimed after it had been stopped",
+                kind="claimed after cancel",
+                key=shadow.key,
+            )
+        if self._says_no(shadow):
+            self.broke(f"{shadow.key} was claimed after a no", kind="claimed after opt-out", key=shadow.key)
+        if int(row["at"]) >= int(row["expires_at"]):
+            self.broke(
+                f"{shadow.key} was claimed past its expiry", kind="claimed past expiry", key=shadow.key
+            )
+
+    def _says_no(self, shadow: Shadow) -> bool:
+        """Whether a record, as it stands right after the claim, forbids it."""
+        address = (DEFAULT_TENANT, parse_key(shadow.key).channel.value, shadow.tag)
+        records = self._store.read(lambda tx: tx.preferences.of([address])).get(address, [])
+        return refusal(records, ANY_CATEGORY, NoRecord.ALLOW) is not None
+
+    def _row(self, shadow: Shadow, row: Mapping[str, Any]) -> None:
+        standing = shadow.standing
+        if (row["state"], row["row_epoch"]) != (standing.state, standing.epoch):
+            self.broke(
+                f"{shadow.key}: the row says {row['state']}, its ledger {standing.state}",
+                kind="ledger",
+                key=shadow.key,
+            )
+
+    # At the providers
+
+    def departed(self, key: str, send_key: str) -> None:
+        """A first byte leaves."""
+        shadow = self.shadows[key]
+        shadow.starts += 1
+        if send_key[:16] not in shadow.claims or shadow.starts > len(shadow.claims):
+            self.broke(f"{key} is sent without a claim under that key", kind="no intent", key=key)
+
+    def took(self, key: str) -> None:
+        """A message would have reached its customer."""
+        shadow = self.shadows[key]
+        shadow.effects += 1
+        if shadow.effects > 1 + shadow.permits:
+            self.broke(f"{key} reached its customer {shadow.effects} times", kind="duplicate", key=key)
+
+    def over_limit(self, what: str) -> None:
+        self._over_limit += 1
+        self.broke(what, kind="over limit")
+
+    def lanes(self, held_s: float) -> None:
+        """No lane may be taken by a call that ended longer ago than anybody can be in doubt about it."""
+        steady = self._store.steady()
+        for row in self._store.read(lambda tx: tx.rows("view_simulator_calls")):
+            if steady > int(row["send_deadline"]) + int(held_s * 1e6):
+                self.broke(
+                    f"{row['account']}: delivery {row['delivery_id']} still holds a lane", kind="lane kept"
+                )
+
+    # At the end
+
+    @property
+    def open(self) -> list[Shadow]:
+        """What has not ended. UNCERTAIN waits for a person, and has ended as far as we can end it."""
+        return [
+            shadow
+            for shadow in self.shadows.values()
+            if shadow.standing.state not in ENDED and shadow.standing.state is not State.UNCERTAIN
+        ]
+
+    def finish(self) -> Counts:
+        """Everything that can only be asked of the whole."""
+        for fault in verify(self._store).faults:
+            self.broke(f"{fault.key} entry {fault.seq}: {fault.what}", kind="verify")
+        counts = Counts(len(self.shadows), over_limit=self._over_limit)
+        for shadow in self.shadows.values():
+            state = shadow.standing.state
+            counts.states[state.value] += 1
+            counts.uncertain += state is State.UNCERTAIN
+            counts.duplicates += max(0, shadow.effects - 1 - shadow.permits)
+            if state is State.ACCEPTED and not shadow.effects:
+                counts.lost += 1
+                self.broke(f"{shadow.key} is ACCEPTED, and nothing was sent", kind="lost", key=shadow.key)
+            if state in UNSENT_ENDS and shadow.effects:
+                counts.cancelled_yet_sent += 1
+                self.broke(
+                    f"{shadow.key} is {state}, and it was sent", kind="cancelled yet sent", key=shadow.key
+                )
+        for shadow in self.open:
+            counts.lost += 1
+            self.broke(f"{shadow.key} has not ended: {shadow.standing}", kind="lost", key=shadow.key)
+        return counts
+
+    def digest(self) -> str:
+        """SHA-256 over the ledger and the state, every byte of them."""
+        digest = hashlib.sha256()
+        for view in ("ledger", "deliveries", "gates", "calls", "preferences", "processes"):
+            for row in self._store.read(lambda tx, view=view: tx.rows(f"view_simulator_{view}")):  # type: ignore[misc]
+                digest.update(json.dumps(dict(row), sort_keys=True).encode())
+        return digest.hexdigest()

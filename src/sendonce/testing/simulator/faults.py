@@ -1,0 +1,261 @@
+"""What can go wrong, how often, and the dice that say when.
+
+Every decision of a run is drawn for a named place ("w1 store 17"), by hashing the seed with that name.
+So a decision does not depend on how many were drawn before it elsewhere: leave one fault out, and the
+others still strike where they did, as far as they are still reached. That is what makes a long failing
+history shrink to a short one.
+
+Each seed takes only some of the faults of its profile: a run in which everything goes wrong at once
+hides what two faults alone would show.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+
+class Fault(StrEnum):
+    """One kind of thing that goes wrong, or that a person does at a bad moment."""
+
+    # Processes
+    CRASH = "crash"
+    PAUSE = "pause"
+    PAUSE_BEFORE_BYTE = "pause before the first byte"
+    STOP = "graceful stop"
+    # The store
+    STORE_ERROR = "store error"
+    LOST_COMMIT_ACK = "lost commit acknowledgement"
+    SLOW_COMMIT = "slow commit"
+    # The network
+    NO_CONNECTION = "no connection"
+    LOST_REQUEST = "lost request"
+    LOST_RESPONSE = "lost response"
+    SLOW = "slow"
+    LATE_ARRIVAL = "late arrival"
+    # The provider
+    RATE = "429 rate"
+    RATE_TIMED = "429 rate with a time"
+    CONCURRENCY = "429 concurrency"
+    CONCURRENCY_TIMED = "429 concurrency with a time"
+    QUOTA = "429 quota"
+    QUOTA_TIMED = "429 quota with a time"
+    RECIPIENT = "429 recipient"
+    RECIPIENT_TIMED = "429 recipient with a time"
+    UNDECLARED = "429 undeclared"
+    UNDECLARED_TIMED = "429 undeclared with a time"
+    ACCOUNT_ERROR = "account error"
+    REJECTED = "rejected"
+    SUPPRESSED_THERE = "rejected for good"
+    UNAVAILABLE = "unavailable"
+    UNAVAILABLE_TIMED = "unavailable with a time"
+    ERROR_BUT_TAKEN = "error but taken"
+    ERROR_NOT_TAKEN = "error, not taken"
+    ADAPTER_BUG = "adapter bug"
+    LOOKUP_DOWN = "look-up down"
+    # Time
+    CLOCK_FORWARD = "calendar set forward"
+    CLOCK_BACK = "calendar set back"
+    # Hints
+    HINT_REPEATED = "hint repeated"
+    HINT_LOST = "hint lost"
+    HINTS_REORDERED = "hints reordered"
+    HINT_ACK_LOST = "hint acknowledgement lost"
+    QUEUE_ERROR = "queue error"
+    # People
+    CANCEL = "cancel"
+    OPT_OUT = "opt-out"
+    OPT_IN = "opt-in"
+    UPDATE = "update"
+    REPEAT = "the same request again"
+    UNDO = "cancelled by a file, and back"
+    REDRIVE = "redrive"
+    REDRIVE_FRESH = "redrive with the text made anew"
+    SAY_SENT = "resolved as sent"
+    SAY_SENT_PROVEN = "resolved as sent, with a receipt"
+    SAY_NOT_SENT = "resolved as not sent"
+    SAY_RESEND = "resolved as resend"
+    PAUSE_SCHEDULER = "scheduler paused"
+    PAUSE_CHANNEL = "channel paused"
+    PAUSE_GROUP = "group paused"
+    PAUSE_ACCOUNT = "account paused"
+    BAD_TEMPLATE = "bad template version"
+
+
+_PROCESSES: Final = {Fault.CRASH: 0.006, Fault.PAUSE: 0.004, Fault.PAUSE_BEFORE_BYTE: 0.01, Fault.STOP: 0.25}
+_STORE: Final = {Fault.STORE_ERROR: 0.005, Fault.LOST_COMMIT_ACK: 0.015, Fault.SLOW_COMMIT: 0.02}
+_NETWORK: Final = {
+    Fault.NO_CONNECTION: 0.02,
+    Fault.LOST_REQUEST: 0.02,
+    Fault.LOST_RESPONSE: 0.03,
+    Fault.SLOW: 0.03,
+    Fault.LATE_ARRIVAL: 0.02,
+}
+_PROVIDER: Final = {
+    **dict.fromkeys(
+        (
+            Fault.RATE, Fault.RATE_TIMED, Fault.CONCURRENCY, Fault.CONCURRENCY_TIMED, Fault.RECIPIENT,
+            Fault.RECIPIENT_TIMED, Fault.UNDECLARED, Fault.UNDECLARED_TIMED,
+        ),
+        0.006,
+    ),
+    Fault.QUOTA: 0.0008,
+    Fault.QUOTA_TIMED: 0.003,
+    Fault.ACCOUNT_ERROR: 0.003,
+    Fault.REJECTED: 0.02,
+    Fault.SUPPRESSED_THERE: 0.01,
+    Fault.UNAVAILABLE: 0.04,
+    Fault.UNAVAILABLE_TIMED: 0.01,
+    Fault.ERROR_BUT_TAKEN: 0.015,
+    Fault.ERROR_NOT_TAKEN: 0.01,
+    Fault.ADAPTER_BUG: 0.003,
+    Fault.LOOKUP_DOWN: 0.2,
+}  # fmt: skip
+_TIME: Final = {Fault.CLOCK_FORWARD: 0.15, Fault.CLOCK_BACK: 0.15}
+_HINTS: Final = {
+    Fault.HINT_REPEATED: 0.1,
+    Fault.HINT_LOST: 0.05,
+    Fault.HINTS_REORDERED: 0.5,
+    Fault.HINT_ACK_LOST: 0.1,
+    Fault.QUEUE_ERROR: 0.01,
+}
+_PEOPLE: Final = {
+    Fault.CANCEL: 0.08,
+    Fault.OPT_OUT: 0.03,
+    Fault.OPT_IN: 0.5,
+    Fault.UPDATE: 0.06,
+    Fault.REPEAT: 0.05,
+    Fault.UNDO: 0.03,
+    Fault.REDRIVE: 0.4,
+    Fault.REDRIVE_FRESH: 0.25,
+    Fault.SAY_SENT: 0.1,
+    Fault.SAY_SENT_PROVEN: 0.3,
+    Fault.SAY_NOT_SENT: 0.1,
+    Fault.SAY_RESEND: 0.2,
+    Fault.PAUSE_SCHEDULER: 0.1,
+    Fault.PAUSE_CHANNEL: 0.1,
+    Fault.PAUSE_GROUP: 0.2,
+    Fault.PAUSE_ACCOUNT: 0.1,
+    Fault.BAD_TEMPLATE: 0.1,
+}
+_ALL: Final = {**_PROCESSES, **_STORE, **_NETWORK, **_PROVIDER, **_TIME, **_HINTS, **_PEOPLE}
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How often each fault strikes, from 0 to 1 for each time that it could.
+
+    share         the share of the faults that one seed takes
+    deliveries    about so many in one seed
+    active_s      for so long deliveries fall due and faults strike; then all must end by itself
+    beyond        pauses before the first byte last longer than the promise covers
+    """
+
+    name: str
+    chances: Mapping[Fault, float] = field(default_factory=dict)
+    share: float = 0.6
+    deliveries: int = 250
+    active_s: float = 60.0
+    beyond: bool = False
+
+
+PROFILES: Final[Mapping[str, Profile]] = {
+    profile.name: profile
+    for profile in (
+        Profile("calm"),
+        Profile("standard", _ALL),
+        Profile("storm", {fault: min(0.6, 2.5 * chance) for fault, chance in _ALL.items()}, share=0.8),
+        Profile("beyond", {**_ALL, Fault.PAUSE_BEFORE_BYTE: 0.05, Fault.LATE_ARRIVAL: 0.05}, beyond=True),
+    )
+}
+"""calm: nothing goes wrong; standard: everything does at times; storm: often. beyond: longer freezes than
+the promise covers, to show that the simulator finds what they do; it must fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A fault that struck. `id` names it for `Dice.without`; `at_s` is virtual time."""
+
+    id: str
+    fault: Fault
+    at_s: float
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.at_s:10.4f} s  {self.fault.value}: {self.what}"
+
+
+class Dice:
+    """Every decision of one run. `without`: ids of faults and deliveries that are left out."""
+
+    def __init__(self, seed: int, profile: Profile, without: Set[str], now_s: Callable[[], float]) -> None:
+        self._key = hashlib.blake2b(f"{profile.name} {seed}".encode(), digest_size=32).digest()
+        self._without = without
+        self._now_s = now_s
+        self._drawn: Counter[str] = Counter()
+        self._chances = {
+            fault: chance
+            for fault, chance in profile.chances.items()
+            if self.chance(f"takes {fault}") < profile.share
+        }
+        self.struck: list[Struck] = []
+        self.striking = True
+
+    def chance(self, place: str) -> float:
+        """A number in [0, 1), the next one of this place."""
+        number = self._drawn[place] = self._drawn[place] + 1
+        digest = hashlib.blake2b(f"{place} {number}".encode(), digest_size=8, key=self._key).digest()
+        return (int.from_bytes(digest, "big") >> 11) / 9007199254740992.0
+
+    def between(self, place: str, low: float, high: float) -> float:
+        return low + (high - low) * self.chance(place)
+
+    def pick(self, place: str, options: Sequence[T]) -> T:
+        return options[int(self.chance(place) * len(options))]
+
+    def keeps(self, id_: str) -> bool:
+        """Whether this delivery takes part."""
+        return id_ not in self._without
+
+    def takes(self, fault: Fault) -> bool:
+        """Whether this run has such faults at all."""
+        return fault in self._chances
+
+    def strikes(self, fault: Fault, place: str, what: str = "", *, weight: float = 1.0) -> bool:
+        """Whether it goes wrong here and now. `weight` scales the chance for places that are many or few."""
+        usual = self._chances.get(fault)
+        if usual is None or not self.striking:
+            return False
+        if self.chance(f"{place} {fault}") >= usual * weight:
+            return False
+        id_ = f"{place} {fault} {self._drawn[f'{place} {fault}']}"
+        if id_ in self._without:
+            return False
+        self.struck.append(Struck(id_, fault, self._now_s(), what or place))
+        return True
+
+    def which(self, faults: Sequence[Fault], place: str, what: str = "") -> Fault | None:
+        """The first of these that strikes, by one draw: they exclude each other."""
+        if not self.striking:
+            return None
+        drawn = self.chance(place)
+        for fault in faults:
+            drawn -= self._chances.get(fault, 0.0)
+            if drawn < 0.0:
+                id_ = f"{place} {self._drawn[place]}"
+                if id_ in self._without:
+                    return None
+                self.struck.append(Struck(id_, fault, self._now_s(), what or place))
+                return fault
+        return None
+
+
+def smaller(profile: Profile, deliveries: int) -> Profile:
+    """The same world with another number of deliveries."""
+    return replace(profile, deliveries=deliveries)

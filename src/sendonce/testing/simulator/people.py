@@ -1,0 +1,312 @@
+"""Everybody outside: callers with reminders, customers who opt out, operators, each at a bad moment.
+
+What they do, they do through the product's own stages, at a *desk*: a process like the others, which may
+die, freeze or be refused by the store in the middle of it. A person who got no answer asks again.
+
+The worst moment is known from the ledger: something that has just been claimed is cancelled, something
+that has just become uncertain is decided, something that has just died is redriven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from sendonce.core.consent import ANY_CATEGORY, Kind
+from sendonce.core.delivery import Channel, parse_key
+from sendonce.core.errors import InvalidInput, NotFound, Refused
+from sendonce.core.lifecycle import DEAD_LETTERS, Event, State
+from sendonce.core.policy import Policy
+from sendonce.core.reminder import DEFAULT_TENANT, Asked
+from sendonce.pipeline import cancel, consent, pause, redrive, resolve
+from sendonce.pipeline.intake import UNDONE, Mode, admit
+from sendonce.ports.store import Store, StoredTemplate
+from sendonce.preparation import prepare
+from sendonce.template_book import TemplateBook
+from sendonce.testing.simulator.checks import Seen
+from sendonce.testing.simulator.faults import Dice, Fault
+
+SECOND: Final = 1_000_000
+TEMPLATE: Final = "t"
+ADDRESSES: Final = 60
+BATCH: Final = 20
+GROUPS: Final = 4
+ACTOR: Final = "operator:simulated"
+SOON: Final = (0.0, 0.0, 0.002, 0.03, 0.3, 3.0, 12.0)
+"""Seconds after something was seen, until somebody acts on it."""
+
+Deed = Callable[[Store, TemplateBook], None]
+"""Something a person does; run beside the loop, through the ports of a desk."""
+
+_LATER_WEIGHT: Final = {
+    Event.SCHEDULED: 0.4,
+    Event.PUBLISHED: 0.4,
+    Event.CLAIMED: 0.4,
+    Event.ACCEPTED: 0.1,
+    Event.DEFERRED: 1.0,
+}
+"""How likely somebody is to act on what has just happened, beside 3 for all that is rare."""
+
+
+@dataclass(slots=True)
+class People:
+    """Decides who does what, and when. `do` hands a deed to a desk after so many seconds; `receipt_of`
+    is what a person finds who asks the provider about a delivery key."""
+
+    dice: Dice
+    policy: Policy
+    now: Callable[[], int]
+    now_s: Callable[[], float]
+    do: Callable[[float, Deed], None]
+    receipt_of: Callable[[str], str]
+    asked: dict[str, Asked] = field(default_factory=dict)
+    _due_s: dict[str, float] = field(default_factory=dict)
+
+    # Callers
+
+    def take_in(self, count: int, active_s: float) -> None:
+        """All reminders of the run, in a few batches, some of them long before they are due."""
+        batch: list[Asked] = []
+        for number in range(count):
+            if self.dice.keeps(f"delivery {number}"):
+                batch.append(self._reminder(number, active_s))
+            if len(batch) == BATCH or number == count - 1:
+                first_s = min((self._due_s[each.reminder] for each in batch), default=0.0)
+                self.do(
+                    max(0.0, first_s - self.dice.between("take in", -2.0, 20.0)), self._admit(tuple(batch))
+                )
+                batch = []
+
+    def _reminder(self, number: int, active_s: float) -> Asked:
+        place = f"delivery {number}"
+        dice, accounts = self.dice, list(self.policy.accounts.values())
+        # In order of due time, with a crowd at the start: everything falls due at nine.
+        due_s = 1.0 + active_s * 0.9 * (
+            number / 400 if number < 40 else number / 1_000 + dice.chance(place) * 0.85
+        )
+        account = dice.pick(f"{place} account", accounts)
+        category = f"{account.name}{dice.pick(f'{place} policy', ('', '', '', '', '-resend', '-assume'))}"
+        expires_s = dice.pick(f"{place} expiry", (15, 40, 90, 180, 240))
+        address = int(dice.chance(f"{place} address") * ADDRESSES)
+        asked = Asked(
+            reminder=f"r{number}",
+            customer=f"c{number}",
+            due=_spell(self.now() + int(due_s * SECOND)),
+            template=TEMPLATE,
+            data={"name": "Ann"},
+            category=category,
+            group=f"g{number % GROUPS}",
+            priority=number % 3,
+            expires=f"{expires_s}s",
+        )
+        if account.channel is Channel.EMAIL:
+            asked = replace(asked, email=f"a{address}@example.com")
+        else:
+            asked = replace(asked, phone=f"+12025550{100 + address}")
+        self.asked[asked.reminder] = asked
+        self._due_s[asked.reminder] = due_s
+        return asked
+
+    def _admit(self, asked: Sequence[Asked], mode: Mode = Mode.NEW) -> Deed:
+        def deed(store: Store, book: TemplateBook) -> None:
+            now = store.read(lambda tx: tx.now)
+            prepared = []
+            for each in asked:
+                try:
+                    prepared += prepare(each, self.policy, book, secret=store.secret, now=now)
+                except InvalidInput:
+                    continue  # a template that is broken for now: this caller gives up
+            store.write(
+                lambda tx: admit(tx, prepared, policy=self.policy, actor="api:simulated", mode=mode)
+            ).result()
+
+        return deed
+
+    # Whatever has just happened
+
+    def hear(self, seen: Seen) -> None:
+        """Act on one ledger entry, or not."""
+        shadow, event = seen.shadow, seen.event
+        key, state = shadow.key, shadow.standing.state
+        place = f"{key} {event}"
+        weight = _LATER_WEIGHT.get(event, 3.0)
+        if event is Event.SCHEDULED:
+            self._caller_returns(key)
+        if self._strikes(Fault.CANCEL, place, key, weight):
+            self._soon(place, self._cancel(key, "paid"))
+        if self._strikes(Fault.OPT_OUT, place, key, weight):
+            self._soon(place, self._record(key, Kind.OPT_OUT))
+            if self.dice.strikes(Fault.OPT_IN, key):
+                self.do(self.dice.between(key, 1.0, 20.0), self._record(key, Kind.OPT_IN))
+        if state in DEAD_LETTERS:
+            self._redrive(place, key)
+        if state is State.UNCERTAIN:
+            self._resolve(place, key)
+
+    def _strikes(self, fault: Fault, place: str, key: str, weight: float) -> bool:
+        return self.dice.strikes(fault, place, key, weight=weight)
+
+    def _soon(self, place: str, deed: Deed) -> None:
+        self.do(self.dice.pick(f"{place} soon", SOON), deed)
+
+    def _caller_returns(self, key: str) -> None:
+        dice, asked = self.dice, self.asked[parse_key(key).reminder]
+        wait_s = max(0.0, self._due_s[asked.reminder] - self.now_s())
+        if dice.strikes(Fault.REPEAT, key):
+            self.do(dice.between(key, 0.0, wait_s + 10.0), self._admit((asked,)))
+        if dice.strikes(Fault.UPDATE, key):
+            changed = replace(asked, data={"name": "Bob"})
+            self.do(dice.between(key, 0.0, wait_s + 3.0), self._admit((changed,), Mode.UPDATE))
+        if dice.strikes(Fault.UNDO, key):
+            at_s = dice.between(key, 0.0, wait_s + 1.0)
+            self.do(at_s, self._cancel(key, UNDONE))
+            self.do(at_s + dice.between(key, 0.1, 5.0), self._admit((asked,)))
+
+    def _cancel(self, key: str, reason: str) -> Deed:
+        def deed(store: Store, book: TemplateBook) -> None:
+            chosen = cancel.Selection(cancel.By.DELIVERY, key)
+            cancel.cancel(store, chosen, policy=self.policy, reason=reason, actor=ACTOR)
+
+        return _if_there(deed)
+
+    def _record(self, key: str, kind: Kind) -> Deed:
+        def deed(store: Store, book: TemplateBook) -> None:
+            identity = parse_key(key)
+            asked = self.asked[identity.reminder]
+            address = asked.email or asked.phone
+            now = store.read(lambda tx: tx.now)
+            said = consent.Record(
+                DEFAULT_TENANT, identity.channel, address, ANY_CATEGORY, kind, now, "simulated", ""
+            )
+            consent.record(store, [said], policy=self.policy, actor=ACTOR)
+
+        return deed
+
+    # Operators
+
+    def _redrive(self, place: str, key: str) -> None:
+        fresh = self.dice.strikes(Fault.REDRIVE_FRESH, place, key)
+        if not fresh and not self.dice.strikes(Fault.REDRIVE, place, key):
+            return
+
+        def deed(store: Store, book: TemplateBook) -> None:
+            chosen = redrive.Filter(keys=(key,))
+            redrive.redrive(
+                store,
+                chosen,
+                self.policy,
+                reason="mended",
+                actor=ACTOR,
+                per_s=20.0,
+                extend_s=60.0,
+                fresh=fresh,
+            )
+
+        self._soon(place, _if_there(deed))
+
+    def _resolve(self, place: str, key: str) -> None:
+        words = {
+            Fault.SAY_SENT_PROVEN: resolve.Word.SENT,
+            Fault.SAY_SENT: resolve.Word.SENT,
+            Fault.SAY_NOT_SENT: resolve.Word.NOT_SENT,
+            Fault.SAY_RESEND: resolve.Word.RESEND,
+        }
+        fault = self.dice.which(tuple(words), f"{place} word", key)
+        if fault is None:
+            return
+
+        def deed(store: Store, book: TemplateBook) -> None:
+            receipt = self.receipt_of(key) if fault is Fault.SAY_SENT_PROVEN else ""
+            if fault is Fault.SAY_SENT_PROVEN and not receipt:
+                return
+            resolve.resolve(
+                store,
+                [key],
+                words[fault],
+                self.policy,
+                reason="asked the provider",
+                actor=ACTOR,
+                receipt=receipt,
+            )
+
+        self._soon(place, _if_there(deed))
+
+    def look_around(self) -> None:
+        """Called every few seconds: pauses, and what their author did not mean to do to a template."""
+        dice = self.dice
+        account = dice.pick("pause account", list(self.policy.accounts))
+        channel = dice.pick("pause channel", list(self.policy.channels))
+        group = dice.pick("pause group", range(GROUPS))
+        targets = {
+            Fault.PAUSE_SCHEDULER: pause.Target(pause.Scope.SCHEDULER),
+            Fault.PAUSE_CHANNEL: pause.Target(pause.Scope.CHANNEL, channel.value),
+            Fault.PAUSE_GROUP: pause.Target(pause.Scope.GROUP, f"g{group}"),
+            Fault.PAUSE_ACCOUNT: pause.Target(pause.Scope.ACCOUNT, account),
+        }
+        for fault, target in targets.items():
+            if dice.strikes(fault, "look around", str(target)):
+                self.do(0.0, self._pause(target))
+                self.do(dice.between("resume", 0.5, 20.0), self._resume(target))
+        if dice.strikes(Fault.BAD_TEMPLATE, "look around"):
+            self.do(0.0, self.add_template("{{ nobody_gives_this }}"))
+            self.do(dice.between("mend", 0.5, 6.0), self.add_template("{{ name }}"))
+
+    def _pause(self, target: pause.Target) -> Deed:
+        def deed(store: Store, book: TemplateBook) -> None:
+            pause.pause(store, target, self.policy, reason="look into it", actor=ACTOR)
+
+        return deed
+
+    def _resume(self, target: pause.Target) -> Deed:
+        def deed(store: Store, book: TemplateBook) -> None:
+            pause.resume(store, target, self.policy, reason="done", actor=ACTOR)
+
+        return deed
+
+    def resume_all(self) -> None:
+        """When the bad days are over."""
+        for name in self.policy.accounts:
+            self.do(0.0, self._resume(pause.Target(pause.Scope.ACCOUNT, name)))
+        for channel in self.policy.channels:
+            self.do(0.0, self._resume(pause.Target(pause.Scope.CHANNEL, channel.value)))
+        for number in range(GROUPS):
+            self.do(0.0, self._resume(pause.Target(pause.Scope.GROUP, f"g{number}")))
+        self.do(0.0, self._resume(pause.Target(pause.Scope.SCHEDULER)))
+        self.do(0.0, self.add_template("{{ name }}"))
+
+    def add_template(self, body: str) -> Deed:
+        """The next version of the one template, for both channels."""
+
+        def deed(store: Store, book: TemplateBook) -> None:
+            newest = store.read(lambda tx: tx.templates.newest(DEFAULT_TENANT, TEMPLATE))
+            version = newest[0].version + 1 if newest else 1
+            text = f"Dear {body}, [ref:{{{{ delivery_key }}}}]"
+            parts = [
+                StoredTemplate(
+                    DEFAULT_TENANT, TEMPLATE, version, channel, subject, text, "", f"{channel}{version}", 0
+                )
+                for channel, subject in ((Channel.EMAIL, "About {{ reminder }}"), (Channel.SMS, ""))
+            ]
+            store.write(lambda tx: tx.templates.put(parts)).result()
+            book.refresh()
+
+        return deed
+
+
+def _if_there(deed: Deed) -> Deed:
+    """A person who asks for what is not there, or must not be, is told so and goes away."""
+
+    def done(store: Store, book: TemplateBook) -> None:
+        try:
+            deed(store, book)
+        except (NotFound, Refused):
+            return
+
+    return done
+
+
+def _spell(at: int) -> str:
+    seconds, micros = divmod(at, SECOND)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"

@@ -1,0 +1,211 @@
+"""The ports of a simulated process: the real store, a queue and the clocks, with faults at every call.
+
+A port call passes a gate before and after it: there the process may die or freeze. In between, a store
+may refuse, or commit and lose the word of it; a queue may repeat, lose and reorder. What the process
+asked for is done by the real thing, inline, so that the order of everything is the seed's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from sendonce.core.errors import SendonceError, StoreUnavailable
+from sendonce.ports.queue import Hint
+from sendonce.ports.store import Tx
+from sendonce.store.sqlite import SqliteStore
+from sendonce.testing.simulator.checks import Checker
+from sendonce.testing.simulator.faults import Dice, Fault
+from sendonce.testing.simulator.loop import VirtualLoop
+from sendonce.testing.simulator.process import Process
+from sendonce.testing.transport import UnreliableQueue
+
+T = TypeVar("T")
+
+SECOND: Final = 1_000_000
+BOOTED_US: Final = 1_000 * SECOND
+IDLE_WEIGHT: Final = 0.05
+"""How much rarer a fault is at a call that changes nothing: most calls of a poller do not."""
+
+
+class SimulatedClock:
+    """`ports.clock.Clock` on the loop's time; the calendar may be stepped, the boot clock never is."""
+
+    def __init__(self, loop: VirtualLoop, start_at: int) -> None:
+        self._loop = loop
+        self._calendar = start_at
+
+    def now(self) -> int:
+        return self._calendar + self._loop.now_us
+
+    def boot(self) -> int:
+        return BOOTED_US + self._loop.now_us
+
+    def boot_id(self) -> str:
+        return "simulated"
+
+    def step(self, seconds: float) -> None:
+        """Set the calendar forward, or back."""
+        self._calendar += round(seconds * SECOND)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What everything in a run stands on. `crash` kills a process and sees to its successor."""
+
+    loop: VirtualLoop
+    clock: SimulatedClock
+    dice: Dice
+    store: SqliteStore
+    checker: Checker
+    lease_s: float
+    crash: Callable[[Process], None]
+
+    async def gate(self, process: Process, place: str, *, weight: float = 1.0) -> None:
+        """Where a process may die or freeze. Raises `CancelledError` where it is dead."""
+        process.check()
+        if self.dice.strikes(Fault.CRASH, place, f"{process.id} dies at {place}", weight=weight):
+            self.crash(process)
+            await asyncio.sleep(0)
+        elif self.dice.strikes(Fault.PAUSE, place, f"{process.id} freezes at {place}", weight=weight):
+            process.freeze(self.dice.between(f"{place} pause", 0.1, 4.0 * self.lease_s))
+            await asyncio.sleep(0)
+        process.check()
+
+
+class StorePort:
+    """`ports.store.Store` of one process."""
+
+    def __init__(self, process: Process, ground: Ground) -> None:
+        self._process = process
+        self._ground = ground
+        self.secret = ground.store.secret
+
+    def write(self, unit: Callable[[Tx], T]) -> Future[T]:
+        self._process.check()
+        future: Future[T] = Future()
+        if self._process.side.here:
+            try:
+                future.set_result(self._process.side.ask(self._write(unit)))
+            except Exception as error:
+                future.set_exception(error)
+        else:
+            self._process.spawn(self._answer(future, unit))
+        return future
+
+    def read(self, query: Callable[[Tx], T]) -> T:
+        self._process.check()
+        return self._process.side.ask(self._read(query)) if self._process.side.here else self._read_now(query)
+
+    def steady(self) -> int:
+        return self._ground.store.steady()
+
+    def close(self) -> None:
+        pass
+
+    async def _answer(self, future: Future[T], unit: Callable[[Tx], T]) -> None:
+        try:
+            answer = await self._write(unit)
+        except Exception as error:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+        else:
+            if future.set_running_or_notify_cancel():
+                future.set_result(answer)
+
+    async def _write(self, unit: Callable[[Tx], T]) -> T:
+        ground, place = self._ground, f"{self._process.name} write"
+        dice, process = ground.dice, self._process
+        await ground.gate(process, f"{place} before", weight=IDLE_WEIGHT)
+        latency_s = dice.between(f"{place} latency", 0.0002, 0.003)
+        if dice.strikes(Fault.SLOW_COMMIT, place, f"{process.id} waits long for the store"):
+            latency_s = dice.between(f"{place} slow", 0.05, 2.0)
+        await asyncio.sleep(latency_s)
+        if dice.strikes(Fault.STORE_ERROR, place, f"the store refuses {process.id}"):
+            raise StoreUnavailable("simulated: locked")
+        process.check()
+        try:
+            answer = ground.store.write(unit).result()
+        except SendonceError:
+            raise
+        except Exception as error:
+            ground.checker.broke(f"a unit of {process.id} raised {type(error).__name__}: {error}")
+            raise
+        weight = 1.0 if ground.checker.committed() else IDLE_WEIGHT
+        await asyncio.sleep(latency_s / 4)
+        if dice.strikes(
+            Fault.LOST_COMMIT_ACK, place, f"{process.id} is not told of its commit", weight=weight
+        ):
+            raise StoreUnavailable("simulated: the connection was lost at the commit")
+        await ground.gate(process, f"{place} after", weight=weight)
+        return answer
+
+    async def _read(self, query: Callable[[Tx], T]) -> T:
+        ground, place = self._ground, f"{self._process.name} read"
+        await ground.gate(self._process, place, weight=IDLE_WEIGHT)
+        await asyncio.sleep(ground.dice.between(place, 0.0001, 0.001))
+        if ground.dice.strikes(Fault.STORE_ERROR, place, f"the store refuses {self._process.id}"):
+            raise StoreUnavailable("simulated: locked")
+        return self._read_now(query)
+
+    def _read_now(self, query: Callable[[Tx], T]) -> T:
+        self._process.check()
+        return self._ground.store.read(query)
+
+
+class QueuePort:
+    """`ports.queue.Queue` of one process, over a transport that all of them share."""
+
+    def __init__(self, process: Process, ground: Ground, transport: Transport) -> None:
+        self._process = process
+        self._ground = ground
+        self._transport = transport
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        await self._call("publish", lambda queue: queue.publish(hints))
+
+    async def pull(self, limit: int, wait_s: float) -> list[Hint]:
+        hints = await self._call("pull", lambda queue: queue.pull(limit, wait_s), weight=IDLE_WEIGHT)
+        if not hints:
+            await asyncio.sleep(wait_s)
+        return hints
+
+    async def ack(self, hints: Sequence[Hint]) -> None:
+        await self._call("ack", lambda queue: queue.ack(hints))
+
+    async def nack(self, hints: Sequence[Hint], delay_s: float) -> None:
+        await self._call("nack", lambda queue: queue.nack(hints, delay_s))
+
+    async def close(self) -> None:
+        pass
+
+    async def _call(
+        self, name: str, call: Callable[[UnreliableQueue], Coroutine[Any, Any, T]], *, weight: float = 1.0
+    ) -> T:
+        ground, place = self._ground, f"{self._process.name} queue {name}"
+        await ground.gate(self._process, f"{place} before", weight=weight)
+        await asyncio.sleep(ground.dice.between(place, 0.0005, 0.005))
+        if ground.dice.strikes(
+            Fault.QUEUE_ERROR, place, f"the queue refuses {self._process.id}", weight=weight
+        ):
+            raise StoreUnavailable("simulated: the broker is away")
+        answer = await call(self._transport.now())
+        await ground.gate(self._process, f"{place} after", weight=weight)
+        return answer
+
+
+class Transport:
+    """One channel's transport, brought up to the loop's time before each call."""
+
+    def __init__(self, queue: UnreliableQueue, loop: VirtualLoop) -> None:
+        self._queue = queue
+        self._loop = loop
+        self._at_us = loop.now_us
+
+    def now(self) -> UnreliableQueue:
+        self._queue.tick((self._loop.now_us - self._at_us) / SECOND)
+        self._at_us = self._loop.now_us
+        return self._queue

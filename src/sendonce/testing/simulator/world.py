@@ -1,0 +1,465 @@
+"""One seed: a world is drawn, run until the bad days are over, then until everything has ended, and judged.
+
+Schedulers, workers, desks and, where hints travel, a relay run the product's own stages, each with ports
+of its own. Faults strike for `active_s`; then nothing goes wrong any more, and every delivery must end by
+itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from sendonce.core.consent import NoRecord
+from sendonce.core.delivery import Channel
+from sendonce.core.errors import StoreUnavailable
+from sendonce.core.pacing import GateLimits, Limit
+from sendonce.core.policy import AccountPolicy, CategoryPolicy, ChannelPolicy, Policy, UncertainPolicy
+from sendonce.core.promise import Promise, ProviderClass
+from sendonce.core.retry import RetryPolicy
+from sendonce.core.routing import Route
+from sendonce.pipeline.relay import relay, sweep
+from sendonce.pipeline.scheduler import TIMER, Scheduler
+from sendonce.pipeline.worker import Worker, WorkerSettings
+from sendonce.ports.store import Tx
+from sendonce.store.sqlite import open_store
+from sendonce.template_book import TemplateBook, from_store
+from sendonce.testing.simulator.checks import Broken, Checker, Counts
+from sendonce.testing.simulator.faults import Dice, Fault, Profile, Struck
+from sendonce.testing.simulator.loop import Stuck, VirtualLoop
+from sendonce.testing.simulator.people import Deed, People
+from sendonce.testing.simulator.ports import SECOND, Ground, QueuePort, SimulatedClock, StorePort, Transport
+from sendonce.testing.simulator.process import WORLD, Process
+from sendonce.testing.simulator.provider import ProviderPort, SimulatedAccount, classes_of
+from sendonce.testing.transport import Faults, UnreliableQueue
+
+START_AT: Final = 1_767_225_600 * SECOND  # 2026-01-01T00:00:00Z
+QUIET_MAX_S: Final = 2_000.0
+"""After the last fault, everything must have ended within this."""
+LOOK_S: Final = 1.0
+LOOK_AROUND_S: Final = 6.0
+TRIES: Final = 5
+
+Main = Callable[[Process], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one seed came to. `story` is the ledger of the delivery that broke first, if any."""
+
+    seed: int
+    profile: str
+    counts: Counts
+    crashes: int
+    pauses: int
+    virtual_s: float
+    broken: tuple[Broken, ...]
+    struck: tuple[Struck, ...]
+    story: tuple[str, ...]
+    hit: Mapping[str, int]
+    digest: str
+
+    @property
+    def ok(self) -> bool:
+        return not self.broken
+
+
+def run_seed(
+    seed: int, profile: Profile, *, without: Set[str] = frozenset(), path: Path | None = None
+) -> Outcome:
+    """Run one seed to its end. The same arguments give the same outcome, to the byte.
+
+    `without`: ids of faults (`Struck.id`) and deliveries ("delivery 7") that are left out. `path`: keep
+    the store in this file, which must not exist; None: in memory.
+    """
+    loop = VirtualLoop()
+    collecting = gc.isenabled()
+    gc.disable()  # a cycle that is collected may run a `finally`: at moments that are no seed's
+    try:
+        return _World(loop, seed, profile, without, path).run()
+    finally:
+        loop.close()
+        if collecting:
+            gc.enable()
+
+
+class _World:
+    def __init__(
+        self, loop: VirtualLoop, seed: int, profile: Profile, without: Set[str], path: Path | None
+    ) -> None:
+        self._loop = loop
+        self._seed = seed
+        self._profile = profile
+        self._dice = Dice(seed, profile, without, loop.time)
+        self._clock = SimulatedClock(loop, START_AT)
+        self._policy = _draw_policy(self._dice)
+        self._store = open_store(
+            f"sqlite:///{path}" if path else "sqlite://:memory:", self._clock, inline=True
+        )
+        self._store.secret = f"simulated {seed}".encode()
+        accounts = list(self._policy.accounts.values())
+        self._checker = Checker(self._store, classes_of(accounts), loop.time)
+        self._ground = Ground(
+            loop, self._clock, self._dice, self._store, self._checker, self._policy.lease_s, self._crash
+        )
+        self._accounts = {account.name: SimulatedAccount(account, self._ground) for account in accounts}
+        self._transports = self._make_transports()
+        self._people = People(
+            self._dice, self._policy, self._clock.now, loop.time, self._do_later, self._receipt_of
+        )
+        self._checker.listener = self._people.hear
+        self._mains: dict[str, Main] = {
+            "desk-1": self._desk,
+            "desk-2": self._desk,
+            "scheduler-1": self._scheduler,
+            "scheduler-2": self._scheduler,
+            "worker-1": self._worker,
+            "worker-2": self._worker,
+            "worker-3": self._worker,
+        }
+        if self._policy.hints:
+            self._mains["relay-1"] = self._relay
+        self._running: dict[str, Process] = {}
+        self._numbers: Counter[str] = Counter()
+        self._ended: list[asyncio.Task[None]] = []
+        self._workers: dict[str, Worker] = {}
+        self._deeds: deque[tuple[Deed, int]] = deque()
+        self._deeds_open = 0
+        self._news = asyncio.Event()
+        self._over = False
+
+    def run(self) -> Outcome:
+        main = self._loop.create_task(self._live(), context=WORLD)
+        try:
+            self._loop.run_until_complete(main)
+        except Stuck as error:
+            self._checker.broke(str(error), kind="stuck")
+        for process in self._running.values():
+            process.kill()
+        for failed in self._loop.errors:
+            self._checker.broke(failed, kind="task failed")
+        self._checker.committed()
+        counts = self._checker.finish()
+        coverage = self._checker.coverage
+        for struck in self._dice.struck:
+            coverage.fault(struck.fault)
+        kinds = Counter(struck.fault for struck in self._dice.struck)
+        outcome = Outcome(
+            seed=self._seed,
+            profile=self._profile.name,
+            counts=counts,
+            crashes=kinds[Fault.CRASH],
+            pauses=kinds[Fault.PAUSE] + kinds[Fault.PAUSE_BEFORE_BYTE],
+            virtual_s=self._loop.time(),
+            broken=tuple(self._checker.broken),
+            struck=tuple(self._dice.struck),
+            story=self._story(),
+            hit=dict(coverage.hit),
+            digest=self._checker.digest(),
+        )
+        self._store.close()
+        return outcome
+
+    # The course of a run
+
+    async def _live(self) -> None:
+        self._store.write(lambda tx: _seed_gates(tx, self._policy)).result()
+        self._people.add_template("{{ name }}")(self._store, TemplateBook(from_store(self._store)))
+        self._people.take_in(self._profile.deliveries, self._profile.active_s)
+        for role in self._mains:
+            self._start(role)
+        until = self._profile.active_s
+        while self._loop.time() < until:
+            await asyncio.sleep(LOOK_AROUND_S)
+            self._people.look_around()
+            self._step_clock()
+            self._stop_some()
+        self._dice.striking = False
+        self._people.resume_all()
+        until = self._loop.time() + QUIET_MAX_S
+        while (self._deeds_open or self._checker.open) and self._loop.time() < until:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        # What is still on its way to a provider arrives now, and may yet prove us wrong.
+        promises = [account.promise for account in self._policy.accounts.values()]
+        timeout_s = max(promise.timeout_s for promise in promises)
+        await asyncio.sleep(max(promise.arrival_max_s for promise in promises) + timeout_s + 1.0)
+        self._checker.lanes(2 * self._policy.lease_s + timeout_s)
+        await self._end()
+
+    async def _end(self) -> None:
+        """The workers end gracefully, the others are killed, and nothing is left running."""
+        self._over = True
+        for worker in self._workers.values():
+            worker.stop()
+        for role, process in list(self._running.items()):
+            if role not in self._workers:
+                process.kill()
+        while self._running:  # noqa: ASYNC110 (virtual time costs nothing)
+            await asyncio.sleep(LOOK_S)
+        await asyncio.gather(*self._ended)
+
+    def _step_clock(self) -> None:
+        for fault, sign in ((Fault.CLOCK_FORWARD, 1), (Fault.CLOCK_BACK, -1)):
+            if self._dice.strikes(fault, "clock"):
+                self._clock.step(sign * self._dice.pick("clock step", (0.5, 5.0, 60.0, 200.0)))
+
+    def _stop_some(self) -> None:
+        for role, worker in self._workers.items():
+            process = self._running.get(role)
+            if process is not None and not process.frozen and self._dice.strikes(Fault.STOP, role, role):
+                process.spawn(_stop(worker))
+
+    # Processes
+
+    def _start(self, role: str) -> None:
+        if self._over:
+            return
+        self._numbers[role] += 1
+        process = self._running[role] = Process(self._loop, role, self._numbers[role])
+        process.spawn(self._fill(process))
+
+    async def _fill(self, process: Process) -> None:
+        """A role's life: until it ends by itself, or is ended."""
+        try:
+            await self._mains[process.name](process)
+        except StoreUnavailable:
+            pass  # it could not begin, or not sign off: whoever watches over it starts it again
+        except Exception as error:
+            self._checker.broke(f"{process.id} ended with {type(error).__name__}: {error}")
+        finally:
+            self._loop.call_soon(self._bury, process, context=WORLD)
+
+    def _bury(self, process: Process) -> None:
+        if self._running.get(process.name) is not process:
+            return
+        del self._running[process.name]
+        self._workers.pop(process.name, None)
+        if process.alive:
+            process.kill()
+        self._ended.append(self._loop.create_task(process.gone(), context=WORLD))
+        wait_s = self._dice.between(f"{process.name} restart", 0.05, 1.5 * self._policy.lease_s)
+        self._loop.call_later(wait_s, self._start, process.name, context=WORLD)
+
+    def _crash(self, process: Process) -> None:
+        process.kill()
+
+    async def _scheduler(self, process: Process) -> None:
+        port = StorePort(process, self._ground)
+        scheduler = Scheduler(port, self._policy, TemplateBook(from_store(port)), process=process.id)
+        while True:
+            with suppress(StoreUnavailable):
+                await process.side.run(partial(scheduler.run, trigger=TIMER))
+            await asyncio.sleep(self._dice.between(process.name, 0.5, 1.5))
+
+    async def _worker(self, process: Process) -> None:
+        port = StorePort(process, self._ground)
+        channels = [Channel.SMS] if process.name == "worker-3" else list(Channel)
+        names = [name for name, account in self._policy.accounts.items() if account.channel in channels]
+        names = names or list(self._policy.accounts)
+        freeze_max_s = (10.0 if self._profile.beyond else 0.7) * self._policy.lease_s
+        worker = Worker(
+            port,
+            self._policy,
+            {
+                name: ProviderPort(process, self._accounts[name], self._ground, freeze_max_s=freeze_max_s)
+                for name in names
+            },
+            WorkerSettings(
+                process.id, "worker", "simulated", 1, stop_s=self._dice.pick("stop", (0.1, 1.0, 20.0))
+            ),
+            queues=self._queues(process),
+            chance=lambda: self._dice.chance(f"{process.name} chance"),
+            on_error=self._heard,
+        )
+        self._workers[process.name] = worker
+        await worker.run()
+
+    async def _relay(self, process: Process) -> None:
+        port, queues = StorePort(process, self._ground), self._queues(process) or {}
+
+        rounds = 0
+        while True:
+            with suppress(StoreUnavailable):
+                await relay(port, queues)
+                for name in self._policy.accounts if rounds % 10 == 0 else ():
+                    await asyncio.wrap_future(port.write(partial(_sweep, name)))
+            rounds += 1
+            await asyncio.sleep(self._dice.between(process.name, 0.2, 0.6))
+
+    async def _desk(self, process: Process) -> None:
+        port = StorePort(process, self._ground)
+        book = TemplateBook(from_store(port))
+        while True:
+            while not self._deeds:
+                self._news.clear()
+                await self._news.wait()
+            deed, tries = self._deeds.popleft()
+            done = False
+            try:
+                await process.side.run(partial(deed, port, book))
+                done = True
+            except StoreUnavailable:
+                pass
+            finally:
+                # No answer, or a bad one: they ask again, a few times.
+                if done or tries + 1 >= TRIES:
+                    self._deeds_open -= 1
+                else:
+                    wait_s = self._dice.between("ask again", 0.1, 2.0)
+                    self._loop.call_later(wait_s, self._add_deed, deed, tries + 1, context=WORLD)
+
+    def _heard(self, stage: str, error: Exception) -> None:
+        """What a worker's pollers tell: a store that is away is told and survived, a bug is not."""
+        if not isinstance(error, StoreUnavailable):
+            self._checker.broke(f"{stage} raised {type(error).__name__}: {error}")
+
+    # People
+
+    def _do_later(self, seconds: float, deed: Deed) -> None:
+        self._deeds_open += 1
+        self._loop.call_later(max(0.0, seconds), self._add_deed, deed, 0, context=WORLD)
+
+    def _add_deed(self, deed: Deed, tries: int) -> None:
+        self._deeds.append((deed, tries))
+        self._news.set()
+
+    def _receipt_of(self, key: str) -> str:
+        return next((found for a in self._accounts.values() if (found := a.receipt_of(key))), "")
+
+    # Hints
+
+    def _make_transports(self) -> dict[Channel, Transport]:
+        chances = {
+            fault: chance for fault, chance in self._profile.chances.items() if self._dice.takes(fault)
+        }
+        faults = Faults(
+            repeat=chances.get(Fault.HINT_REPEATED, 0.0),
+            lose=chances.get(Fault.HINT_LOST, 0.0),
+            lose_ack=chances.get(Fault.HINT_ACK_LOST, 0.0),
+            reorder=Fault.HINTS_REORDERED in chances,
+            redeliver_s=5.0,
+        )
+        if self._policy.hints:
+            for fault in (Fault.HINT_REPEATED, Fault.HINT_LOST, Fault.HINT_ACK_LOST, Fault.HINTS_REORDERED):
+                if fault in chances:
+                    self._checker.coverage.fault(fault)
+        return {
+            channel: Transport(UnreliableQueue(faults, seed=self._seed), self._loop)
+            for channel in sorted({account.channel for account in self._policy.accounts.values()})
+        }
+
+    def _queues(self, process: Process) -> dict[Channel, QueuePort] | None:
+        if not self._policy.hints:
+            return None
+        return {
+            channel: QueuePort(process, self._ground, transport)
+            for channel, transport in self._transports.items()
+        }
+
+    def _story(self) -> tuple[str, ...]:
+        key = next((broken.key for broken in self._checker.broken if broken.key), "")
+        if not key:
+            return ()
+        rows = self._store.read(lambda tx: tx.rows("view_simulator_story", key=key))
+        return tuple(f"{(int(row['at']) - START_AT) / SECOND:10.4f} s  {row['body']}" for row in rows)
+
+
+def _sweep(account: str, tx: Tx) -> int:
+    return sweep(tx, account)
+
+
+async def _stop(worker: Worker) -> None:
+    worker.stop()
+
+
+def _seed_gates(tx: Tx, policy: Policy) -> None:
+    for name in sorted(policy.accounts):
+        tx.gates.seed(name, policy.accounts[name].limits)
+
+
+# What the world is like
+
+
+def _draw_policy(dice: Dice) -> Policy:
+    """Two or three accounts of different classes, with short times: a run is minutes, not days."""
+    place = "policy"
+    lease_s = dice.between(place, 6.0, 10.0)
+    timeout_s = dice.between(place, 2.0, 4.0)
+    arrival_max_s = dice.between(place, 2.0, 8.0)
+    freeze_max_s = 0.7 * lease_s
+    key = Promise(
+        ProviderClass.KEY,
+        timeout_s=timeout_s,
+        key_window_s=dice.pick(place, (20.0, 40.0, 150.0)) + arrival_max_s + freeze_max_s,
+        # A request that left in time must also arrive in time, however late it is.
+        key_margin_s=arrival_max_s + freeze_max_s + 1.0,
+        arrival_max_s=arrival_max_s,
+        index_lag_s=3.0,
+        echo=False,
+    )
+    lookup = Promise(
+        ProviderClass.LOOKUP, timeout_s=timeout_s, arrival_max_s=arrival_max_s, index_lag_s=3.0, lookup=True
+    )
+    neither = Promise(ProviderClass.NEITHER, timeout_s=timeout_s, arrival_max_s=arrival_max_s)
+    known = [
+        ("key", Channel.SMS, key),
+        ("both", Channel.EMAIL, replace(key, lookup=True)),
+        ("search", Channel.SMS, lookup),
+        ("plain", Channel.EMAIL, neither),
+    ]
+    first = int(dice.chance(place) * len(known))
+    chosen = [known[(first + step) % len(known)] for step in range(2 + (dice.chance(place) < 0.5))]
+    accounts = [_draw_account(dice, *each) for each in chosen]
+    uncertain = {"": None, "-resend": UncertainPolicy.RESEND, "-assume": UncertainPolicy.ASSUME_SENT}
+    categories = [
+        CategoryPolicy(f"{account.name}{suffix}", NoRecord.ALLOW, uncertain=policy)
+        for account in accounts
+        for suffix, policy in uncertain.items()
+    ]
+    return Policy(
+        accounts={account.name: account for account in accounts},
+        channels={
+            channel: ChannelPolicy(channel, 120.0, 600.0, UncertainPolicy.HOLD)
+            for channel in sorted({account.channel for account in accounts})
+        },
+        categories={category.name: category for category in categories},
+        default_category=categories[0].name,
+        zones={"default": "UTC"},
+        routes=tuple(
+            Route(account.channel, account.name, category=f"{account.name}{suffix}")
+            for account in accounts
+            for suffix in uncertain
+        ),
+        lease_s=lease_s,
+        pass_rows_max=dice.pick(place, (30, 50_000)),
+        grace_s=5.0,
+        hints=dice.chance(place) < 0.3,
+    )
+
+
+def _draw_account(dice: Dice, name: str, channel: Channel, promise: Promise) -> AccountPolicy:
+    place = f"account {name}"
+    limits: Sequence[Limit] = [Limit(dice.pick(place, (3, 10, 30)), SECOND)]
+    if dice.chance(place) < 0.25:
+        limits = [*limits, Limit(40, 70 * SECOND)]
+    return AccountPolicy(
+        name=name,
+        channel=channel,
+        promise=promise,
+        limits=GateLimits(tuple(limits), lanes=dice.pick(place, (1, 3, 8))),
+        retry=RetryPolicy(
+            attempts_max=dice.pick(place, (2, 3, 6)),
+            throttles_max=dice.pick(place, (2, 6, 500)),
+            base_s=0.5,
+            cap_s=8.0,
+            floor_s=0.2,
+        ),
+        sender="Us <us@example.com>" if channel is Channel.EMAIL else "+12025550100",
+    )
