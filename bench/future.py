@@ -81,16 +81,16 @@ def _crowd(subject: Subject, pattern: int, count: int, *, first_id: int) -> None
     tables = {
         "reminder": {
             "id": "n + :first",
-            "reminder": "'crowd-' || n",
-            "customer": "'crowd-' || n",
+            "reminder": "'crowd-' || (n + :first)",
+            "customer": "'crowd-' || (n + :first)",
             "due_at": f"due_at {later}",
             "expires_at": f"expires_at {later}",
         },
         "delivery": {
             "id": "n + :first",
             "reminder_id": "n + :first",
-            "key": "'crowd-' || n || ':crowd-' || n || ':sms'",
-            "customer": "'crowd-' || n",
+            "key": "'crowd-' || (n + :first) || ':crowd-' || (n + :first) || ':sms'",
+            "customer": "'crowd-' || (n + :first)",
             "address_tag": "lower(hex(randomblob(length(address_tag) / 2)))",
             "due_at": f"due_at {later}",
             "next_at": f"next_at {later}",
