@@ -22,7 +22,7 @@ from sendonce.core.consent import NoRecord, refusal
 from sendonce.core.errors import InvalidInput, StoreUnavailable
 from sendonce.core.lifecycle import Ending, Event, Facts, Moved, State, step
 from sendonce.core.policy import Policy
-from sendonce.core.promise import facts, settles_at
+from sendonce.moves import facts_of, move_of
 from sendonce.ports.store import Delivery, Move, Tx
 
 TRIES: Final = 5
@@ -86,7 +86,7 @@ def withdraw(
         ]
         answers |= {answer.delivery_id: answer for _, (answer, _) in decided}
         moves = [
-            _move(tx, delivery, moved, event, policy, actor, _reason(reasons, delivery))
+            _move(tx, delivery, moved, policy, actor, _reason(reasons, delivery))
             for delivery, (_, moved) in decided
             if moved is not None
         ]
@@ -113,20 +113,6 @@ def judge(delivery: Delivery, event: Withdrawal, world: Facts) -> tuple[Answer, 
         case _:
             word = _ENDED_WORDS.get(standing.state, Word.ALREADY_ENDED)
             return _answer(delivery, word, standing.state, changed=False), None
-
-
-def facts_of(delivery: Delivery, policy: Policy, *, now: int, steady: int) -> Facts:
-    """What the table asks of a delivery that is to be taken back or revised."""
-    account, course = policy.accounts.get(delivery.course.account), delivery.course
-    return facts(
-        None if account is None else account.promise,
-        first_try=course.first_try,
-        last_try=course.last_try,
-        expires_at=course.expires_at,
-        now=now,
-        steady=steady,
-        lease_s=policy.lease_s,
-    )
 
 
 def withdraw_refused(
@@ -183,21 +169,6 @@ def _answer(delivery: Delivery, word: Word, state: State, *, changed: bool) -> A
     return Answer(delivery.id, delivery.key, word, state, changed)
 
 
-def _move(
-    tx: Tx, delivery: Delivery, moved: Moved, event: Event, policy: Policy, actor: str, reason: str
-) -> Move:
+def _move(tx: Tx, delivery: Delivery, moved: Moved, policy: Policy, actor: str, reason: str) -> Move:
     course = replace(delivery.course, reason=reason)
-    match moved.standing.state:
-        case State.RECONCILING if delivery.standing.state is not State.RECONCILING:
-            course = replace(course, next_at=_believable_at(tx, delivery, policy))
-        case State.UNCERTAIN if delivery.standing.state is not State.UNCERTAIN:
-            course = replace(course, next_at=tx.now)
-        case _:
-            pass
-    return Move(delivery, event, moved.standing, course, actor, {"reason": reason})
-
-
-def _believable_at(tx: Tx, delivery: Delivery, policy: Policy) -> int:
-    """From when (calendar) the provider's "absent" counts."""
-    promise = policy.accounts[delivery.course.account].promise
-    return tx.now + max(0, settles_at(promise, delivery.course.last_try, policy.lease_s) - tx.steady)
+    return move_of(delivery, moved, policy, tx, actor=actor, course=course, details={"reason": reason})

@@ -19,8 +19,8 @@ from sendonce.core.lifecycle import Event, State
 from sendonce.core.outcome import Accepted
 from sendonce.core.pacing import FOREVER
 from sendonce.core.policy import OnQuiet, Policy, Recipients
+from sendonce.moves import move_on
 from sendonce.pipeline import zone_change
-from sendonce.pipeline.moves import move_on
 from sendonce.pipeline.scheduler import CHUNK, TIMER, PassReport, Scheduler
 from sendonce.pipeline.zone_change import follow_zone_rules
 from sendonce.ports.store import Move, NewDelivery, Pause, Reminder, Tx

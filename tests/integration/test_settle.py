@@ -26,8 +26,8 @@ from sendonce.core.outcome import (
 from sendonce.core.pacing import Gate
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.core.retry import RetryPolicy
+from sendonce.moves import move_on
 from sendonce.pipeline.attempt import Attempted, Claim
-from sendonce.pipeline.moves import move_on
 from sendonce.pipeline.settler import settle
 from sendonce.ports.store import Move, Tx
 from tests.integration.world import SECOND, World, account_of, policy_of

@@ -27,9 +27,9 @@ from sendonce.core.policy import AccountPolicy, CategoryPolicy, ChannelPolicy, P
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.core.retry import RetryPolicy
 from sendonce.core.routing import Route
+from sendonce.moves import move_on
 from sendonce.pipeline import claimer, reaper, reconciler, scheduler, settler
 from sendonce.pipeline.attempt import Attempted, Claim
-from sendonce.pipeline.moves import move_on
 from sendonce.pipeline.record import Line, lines_of
 from sendonce.ports.store import Delivery, Move, NewDelivery, Process, Reminder, StoredTemplate, Tx
 from sendonce.store.sqlite import SqliteStore, open_store

@@ -21,8 +21,9 @@ from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.lifecycle import Event
 from sendonce.core.policy import Policy
 from sendonce.core.reminder import DEFAULT_TENANT
+from sendonce.moves import facts_of
 from sendonce.ports.store import Delivery, Store, Tx
-from sendonce.withdrawal import Answer, check_reason, facts_of, judge, withdraw
+from sendonce.withdrawal import Answer, check_reason, judge, withdraw
 
 PAGE: Final = 50
 """Deliveries in one unit: about 5 ms of the write lock."""

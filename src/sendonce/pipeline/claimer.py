@@ -23,9 +23,9 @@ from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import ENDED, Event, NotMoved, State
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.promise import ProviderClass, key_dies_at
+from sendonce.moves import facts_of, move_on, note
 from sendonce.pipeline.attempt import Claim
 from sendonce.pipeline.message import message_of
-from sendonce.pipeline.moves import facts_of, move_on, note
 from sendonce.pipeline.reach import PAUSE_LOOK_US, active_pauses, may_reach, pause_of
 from sendonce.ports.provider import Message
 from sendonce.ports.queue import Hint
@@ -89,6 +89,8 @@ def claim(
     allowed, ended = _still_allowed(tx, rows, policy, process)
     sendable, spoiled = _readable(tx, allowed, policy, process, secret)
     ended += spoiled
+    # Hints name as many rows as they like; what has no lane and no slot now is left to the queue.
+    sendable = sendable[: len(ahead.slots)]
     granted = pacing.grant(gate, [row.course.cost for row, _, _ in sendable], now=tx.steady, lead_us=lead_us)
     if not granted.slots:
         return Claimed((), granted.why or "empty", granted.again_at, ended, done)
@@ -201,7 +203,7 @@ def _still_allowed(
             category.no_record,
         )
         pause = pause_of(row, pauses)
-        facts = facts_of(row, policy, tx)
+        facts = facts_of(row, policy, now=tx.now, steady=tx.steady)
         if isinstance(verdict, Expire):
             moves.append(_end(tx, row, Event.EXPIRED, verdict.reason.value, policy, actor))
         elif refused is not None:

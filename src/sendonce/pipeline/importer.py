@@ -26,6 +26,7 @@ from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.lifecycle import Event
 from sendonce.core.policy import Policy
 from sendonce.core.reminder import DEFAULT_TENANT, asked_of
+from sendonce.moves import facts_of
 from sendonce.pipeline.intake import (
     NOT_LISTED,
     UNDONE,
@@ -40,7 +41,7 @@ from sendonce.ports.store import Delivery, Reminder, Store, Tx
 from sendonce.preparation import Origin, Prepared, prepare, prepared_again
 from sendonce.table_file import BadRow, Row
 from sendonce.template_book import TemplateBook, from_store
-from sendonce.withdrawal import Answer, Word, check_reason, facts_of, judge, withdraw
+from sendonce.withdrawal import Answer, Word, check_reason, judge, withdraw
 
 PROBLEMS_MAX: Final = 1_000
 SHRINK_MAX_SHARE: Final = 0.2

@@ -26,9 +26,10 @@ from sendonce.core.errors import InvalidInput, NotFound, Refused, StoreUnavailab
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import OPEN, UNSENT, Event, Moved, NotMoved, State, step
 from sendonce.core.policy import Policy
+from sendonce.moves import facts_of
 from sendonce.ports.store import Course, Delivery, Move, NewDelivery, Reminder, Tx
 from sendonce.preparation import Prepared, Target, at_instant, canonical
-from sendonce.withdrawal import check_reason, facts_of, withdraw
+from sendonce.withdrawal import check_reason, withdraw
 
 UNIT_MAX: Final = 50
 """Reminders in one unit. Larger ones are a little faster, and hold the write lock for longer."""

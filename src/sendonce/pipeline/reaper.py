@@ -20,7 +20,7 @@ from sendonce.core import pacing
 from sendonce.core.lifecycle import Event, NotMoved, State
 from sendonce.core.policy import Policy
 from sendonce.core.retry import wait_s
-from sendonce.pipeline.moves import move_on
+from sendonce.moves import move_on
 from sendonce.ports.store import Delivery, LostCall, OpenCall, Tx
 from sendonce.telemetry import tell
 

@@ -21,8 +21,8 @@ from sendonce.core.lifecycle import Event, NotMoved, State
 from sendonce.core.outcome import Absent, Finding, Found, NoAnswer
 from sendonce.core.policy import Policy, UncertainPolicy
 from sendonce.core.promise import settles_at
+from sendonce.moves import FAR, move_on
 from sendonce.pipeline.message import message_of
-from sendonce.pipeline.moves import FAR, account_of, move_on
 from sendonce.pipeline.record import lines_of
 from sendonce.ports.provider import Message
 from sendonce.ports.store import Delivery, Tx
@@ -78,8 +78,7 @@ def resolve(tx: Tx, findings: list[tuple[Doubt, Finding]], policy: Policy) -> li
 
 
 def _resolve(tx: Tx, row: Delivery, doubt: Doubt, finding: Finding, policy: Policy) -> State:
-    account = account_of(row, policy)
-    assert account is not None, "only a routed delivery can be in doubt"
+    account = policy.accounts[row.course.account]
     if row.standing.state is not State.RECONCILING and not isinstance(finding, Found):
         return row.standing.state
     course, budget = row.course, row.course.failures < account.retry.attempts_max

@@ -31,7 +31,7 @@ from sendonce.core.lifecycle import DEAD_LETTERS, Event, Moved, State, step
 from sendonce.core.pacing import SECOND
 from sendonce.core.policy import Policy
 from sendonce.core.reminder import DEFAULT_TENANT
-from sendonce.pipeline.moves import facts_of
+from sendonce.moves import facts_of
 from sendonce.pipeline.reach import may_reach
 from sendonce.pipeline.record import Line, delivery_by_key, delivery_of, lines_of
 from sendonce.pipeline.sentences import reason_words
@@ -424,7 +424,7 @@ class _Desk:
         if why:
             return why
         # Asked with the course as it will be: an extended expiry counts.
-        facts = facts_of(replace(row, course=course), self._policy, self._tx)
+        facts = facts_of(replace(row, course=course), self._policy, now=self._tx.now, steady=self._tx.steady)
         answer = step(row.standing, Event.RESTORED if fresh else Event.REDRIVEN, facts)
         return answer if isinstance(answer, Moved) else answer.why
 

@@ -24,7 +24,7 @@ from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import SAYS_NOT_SENT, Event, NotMoved, State
 from sendonce.core.policy import Policy, UncertainPolicy
 from sendonce.core.reminder import DEFAULT_TENANT
-from sendonce.pipeline.moves import move_on
+from sendonce.moves import move_on
 from sendonce.pipeline.record import delivery_of, lines_of
 from sendonce.pipeline.sentences import reason_words
 from sendonce.ports.store import Course, Delivery, Store, Tx

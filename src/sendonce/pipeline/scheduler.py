@@ -33,7 +33,7 @@ from sendonce.core.lifecycle import Event, NotMoved
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.routing import account_for
 from sendonce.core.segments import count as count_parts
-from sendonce.pipeline.moves import move_on
+from sendonce.moves import move_on
 from sendonce.pipeline.reach import PAUSE_LOOK_US, Pauses, active_pauses, may_reach, pause_of
 from sendonce.ports.store import Content, Course, Delivery, Move, Reminder, Store, Tx
 from sendonce.render import Rendered, content_hash

@@ -33,8 +33,8 @@ from sendonce.core.outcome import (
 )
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.retry import WAIT_MAX_S, wait_s
+from sendonce.moves import move_on, note
 from sendonce.pipeline.attempt import Attempted
-from sendonce.pipeline.moves import move_on, note
 from sendonce.ports.store import Course, Delivery, Tx
 from sendonce.telemetry import tell
 from sendonce.withdrawal import withdraw_refused

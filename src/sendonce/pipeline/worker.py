@@ -118,7 +118,8 @@ class Worker:
         self._chance = chance
         self._on_error = on_error
         self._stopping = False
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: dict[asyncio.Task[None], None] = {}  # a set would have no order
+        self._held: set[tuple[int, int]] = set()
         self._settled: Batcher[Attempted] = Batcher(
             self._settle, size_max=SETTLE_MAX, pending_max=8 * SETTLE_MAX
         )
@@ -201,9 +202,10 @@ class Worker:
             closed_at=lambda: loop.closed_at,
         )
         for made in claims:
+            self._held.add(_name(made))
             task = asyncio.create_task(self._send(made, loop, conditions))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+            self._sending[task] = None
+            task.add_done_callback(self._sending.pop)
 
     async def _send(self, made: Claim, loop: _AccountLoop, conditions: Conditions) -> None:
         try:
@@ -235,13 +237,15 @@ class Worker:
                 wait_s = min(5.0, wait_s * 2)
             except Exception as error:
                 if len(attempts) == 1:
-                    # A poison outcome: its call stays open, and the reaper will call it unknown.
+                    # A poison outcome: the reaper will call it unknown, and free its lane.
                     tell(telemetry.SETTLE_FAILED, delivery=attempts[0].claim.key, **fault(error))
+                    self._held.discard(_name(attempts[0].claim))
                     return
                 half = len(attempts) // 2
                 await self._settle(attempts[:half])
                 await self._settle(attempts[half:])
                 return
+        self._held.difference_update(_name(attempt.claim) for attempt in attempts)
         try:
             await self._acknowledge(attempts)
         except StoreUnavailable as error:
@@ -264,7 +268,12 @@ class Worker:
     # Beside the sending
 
     async def _reap(self) -> float:
-        lost = await _done(self._store.write(lambda tx: reaper.reap(tx, self._policy, chance=self._chance)))
+        process, held = self._settings.process, frozenset(self._held)
+        lost = await _done(
+            self._store.write(
+                lambda tx: reaper.reap(tx, self._policy, chance=self._chance, process=process, held=held)
+            )
+        )
         expired = await _done(self._store.write(lambda tx: reaper.expire(tx, self._policy)))
         return 0.0 if expired >= reaper.PAGE else REAP_S if not lost else REAP_S / 2
 
@@ -402,6 +411,11 @@ def _closes_gate(outcome: Outcome) -> bool:
             return False
         case _:
             assert_never(outcome)
+
+
+def _name(claim: Claim) -> tuple[int, int]:
+    """As the store names an open call."""
+    return claim.delivery_id, claim.epoch
 
 
 async def _done(future: Future[T]) -> T:

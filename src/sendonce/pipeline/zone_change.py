@@ -16,7 +16,7 @@ from sendonce.core.errors import InvalidInput
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Event
 from sendonce.core.policy import Policy
-from sendonce.pipeline.moves import move_on
+from sendonce.moves import move_on
 from sendonce.ports.store import Delivery, Move, Reminder, Store, Tx
 
 ACTOR: Final = "zone rules"

@@ -1,7 +1,7 @@
 """One delivery, one event: what the table makes of it, as a move that the store can do.
 
-The stages meet in the store and share only this step: gather the facts, ask the life cycle, carry
-the answer over into a `Move`. It writes nothing.
+Whoever moves deliveries shares this step: gather the facts, ask the life cycle, carry the answer over
+into a `Move`. It writes nothing.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sendonce.core.errors import ConfigError
 from sendonce.core.ledger import Value
-from sendonce.core.lifecycle import UNSENT, Event, Facts, Moved, NotMoved, State, step
-from sendonce.core.policy import AccountPolicy, Policy
+from sendonce.core.lifecycle import Event, Facts, Moved, NotMoved, State, step
+from sendonce.core.policy import Policy
 from sendonce.core.promise import facts, settles_at
 from sendonce.ports.store import Course, Delivery, Move, Tx
 
@@ -22,34 +21,20 @@ DYING_FIRST = -(2**62)
 """Added to the tags of deliveries that wait under a key: they go before all others."""
 
 
-def account_of(delivery: Delivery, policy: Policy) -> AccountPolicy | None:
-    """The account that a delivery was routed to; None before publication.
+def facts_of(delivery: Delivery, policy: Policy, *, now: int, steady: int, budget: bool = True) -> Facts:
+    """What the guards ask, for this delivery, at this moment.
 
-    Where the configuration no longer knows it: None as long as nothing can have been sent through it.
-    Else raises `ConfigError`: nothing may be decided about what was sent through an account of which
-    we know no promise.
+    Before publication it has no account yet, and of an account that the configuration lost we know no
+    promise: then no key is alive and nobody can be asked, so that what may be sent ends as uncertain.
     """
-    name, standing = delivery.course.account, delivery.standing
-    account = policy.accounts.get(name)
-    if account is None and name and (standing.maybe or standing.state not in UNSENT):
-        raise ConfigError(
-            f"account {name!r} is not configured any more, and delivery {delivery.key} was routed to it: "
-            f"keep [account.{name}] until its deliveries have ended"
-        )
-    return account
-
-
-def facts_of(delivery: Delivery, policy: Policy, tx: Tx, *, budget: bool = True) -> Facts:
-    """What the guards ask, for this delivery, now."""
-    account = account_of(delivery, policy)
-    course = delivery.course
+    account, course = policy.accounts.get(delivery.course.account), delivery.course
     return facts(
-        account.promise if account else None,
+        None if account is None else account.promise,
         first_try=course.first_try,
         last_try=course.last_try,
         expires_at=course.expires_at,
-        now=tx.now,
-        steady=tx.steady,
+        now=now,
+        steady=steady,
         lease_s=policy.lease_s,
         budget=budget,
     )
@@ -72,11 +57,27 @@ def move_on(
     state alone is set here: when a reconciler may believe an answer, that an uncertain row waits
     for a person, that a dying key goes first.
     """
-    answer = step(delivery.standing, event, facts_of(delivery, policy, tx, budget=budget))
-    if isinstance(answer, NotMoved):
-        return answer
-    after = _settled_course(delivery, answer, policy, tx, course or delivery.course)
-    return Move(delivery, event, answer.standing, after, actor, details or {})
+    world = facts_of(delivery, policy, now=tx.now, steady=tx.steady, budget=budget)
+    match step(delivery.standing, event, world):
+        case Moved() as moved:
+            return move_of(delivery, moved, policy, tx, actor=actor, course=course, details=details)
+        case NotMoved() as refused:
+            return refused
+
+
+def move_of(
+    delivery: Delivery,
+    moved: Moved,
+    policy: Policy,
+    tx: Tx,
+    *,
+    actor: str,
+    course: Course | None = None,
+    details: Mapping[str, Value] | None = None,
+) -> Move:
+    """A `Move` from what the table answered; see `move_on`."""
+    after = _settled_course(delivery, moved, policy, tx, course or delivery.course)
+    return Move(delivery, moved.rule.event, moved.standing, after, actor, details or {})
 
 
 def note(delivery: Delivery, event: Event, actor: str, details: Mapping[str, Value]) -> Move:
@@ -89,9 +90,8 @@ def _settled_course(delivery: Delivery, moved: Moved, policy: Policy, tx: Tx, co
     if state is delivery.standing.state:
         return course
     if state is State.RECONCILING:
-        account = account_of(delivery, policy)
-        assert account is not None, "only a routed delivery can be in doubt"
-        wait = settles_at(account.promise, course.last_try, policy.lease_s) - tx.steady
+        promise = policy.accounts[delivery.course.account].promise  # who can be asked is known
+        wait = settles_at(promise, course.last_try, policy.lease_s) - tx.steady
         return replace(course, next_at=tx.now + max(0, wait))
     if state is State.UNCERTAIN:
         return replace(course, next_at=tx.now)
