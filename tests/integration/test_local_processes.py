@@ -1,0 +1,220 @@
+"""Five processes on one file, against a provider in a sixth that counts for itself.
+
+One worker is killed in the middle of its calls, one is stopped past its lease and continued. With an account
+of class K nothing is lost, nothing comes twice, and both limits hold at the provider's door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from sendonce.app import App
+from sendonce.client import Client
+from sendonce.config import load
+from sendonce.core.lifecycle import State
+from sendonce.pipeline.record import Line, lines_of
+from sendonce.pipeline.templates import add_sources
+from sendonce.render import TemplateSource
+from sendonce.testing.sandbox import ChannelRules, SandboxSettings, Trigger, sandbox_in_process
+
+DELIVERIES = 180
+RATE = 40
+LANES = 10
+LEASE_S = 2.0
+WITHIN_S = 60.0
+"""Far more than it needs, also on a busy machine."""
+
+CONFIG = """
+[store]
+url = "sqlite:///{folder}/sendonce.db"
+
+[tenant.default]
+zone = "Europe/London"
+
+[channel.sms]
+account = "text"
+expiry = "2h"
+alert_after = "2m"
+uncertain = "hold"
+
+[account.text]
+provider = "http"
+channel = "sms"
+from = "+447700900001"
+url = "http://127.0.0.1:{port}/v1/messages"
+allow_plain_http = true
+body_json = '{{"to": "{{{{ to }}}}", "from": "{{{{ sender }}}}", "text": "{{{{ text }}}}"}}'
+key_header = "Idempotency-Key"
+key_window = "24h"
+receipt_path = "id"
+code_path = "error.code"
+throttle_scope = "rate"
+limits = ["{rate}/s"]
+lanes = {lanes}
+jitter = "60ms"
+timeout = "2s"
+
+[account.text.retry]
+base = "500ms"
+
+[intake]
+category = "shipment"
+
+[category.shipment]
+no_consent = "allow"
+
+[scheduler]
+interval = "200ms"
+"""
+
+
+def test_three_workers_two_schedulers_one_killed_one_stopped(tmp_path: Path) -> None:
+    rules = ChannelRules(latency_s=(0.15, 0.25), lost_after=Trigger(every=23), error_before=Trigger(every=31))
+    with ExitStack() as opened:
+        sandbox = opened.enter_context(sandbox_in_process(SandboxSettings(sms=rules)))
+        config = tmp_path / "sendonce.toml"
+        port = sandbox.http_port
+        config.write_text(CONFIG.format(folder=tmp_path, port=port, rate=RATE, lanes=LANES))
+        app = opened.enter_context(App(load(config, environ={})))
+        _schedule(app)
+
+        for _ in range(2):
+            opened.enter_context(_process(config, "scheduler"))
+        killed, stopped, steady = (opened.enter_context(_process(config, "worker")) for _ in range(3))
+
+        _wait(lambda: sandbox.report()["channels"]["sms"]["effects"] >= 30)
+        _wait(lambda: _open_calls(app, killed) >= 2)
+        killed.kill()
+        _wait(lambda: _open_calls(app, stopped) >= 2)
+        os.kill(_pid(stopped), signal.SIGSTOP)
+        _wait(lambda: _lease_is_over(app, stopped))
+        time.sleep(1.5)  # whatever it holds is given to the others; unless it froze with the file's lock
+        os.kill(_pid(stopped), signal.SIGCONT)
+
+        _wait(lambda: _states(app) == {State.ACCEPTED: DELIVERIES})
+        for process in (steady, stopped):
+            process.terminate()
+            process.join(WITHIN_S)
+            assert process.exitcode == 0, "a stop is graceful, also of one that was frozen"
+
+        report = sandbox.report()["channels"]["sms"]
+        assert (report["effects"], report["markers"], report["duplicates"]) == (DELIVERIES, DELIVERIES, 0)
+        assert report["worst_window"]["calls"] <= RATE, report["worst_window"]
+        assert report["most_in_flight"] <= LANES
+        assert report["lost_responses"] > 0
+        ledgers = _ledgers(app)
+        assert all(_count(lines, "published") == 1 for lines in ledgers), "two schedulers, once each"
+        lost = Counter(
+            line.word("process").split("-")[-2]
+            for lines in ledgers
+            for line in lines
+            if line.word("evidence") == "lease_lost"
+        )
+        assert lost[str(_pid(killed))] >= 1, "it died in the middle of something"
+        assert {pid for line in _claims(ledgers) for pid in [line.actor.split("-")[-2]]} == {
+            str(_pid(process)) for process in (killed, stopped, steady)
+        }, "all three took part"
+        assert app.store.read(lambda tx: tx.calls.count("text")) == 0
+
+
+def _schedule(app: App) -> None:
+    sources = {"sms": TemplateSource("sms", "", "Your parcel is on its way. [ref:{{ delivery_key }}]", "")}
+    add_sources(app.store, "shipment", sources, actor="test")
+    client = Client.of(app)
+    results = client.schedule(
+        {
+            "reminder": f"shipment-{number}",
+            "customer": f"customer-{number}",
+            "due": datetime.now(UTC),
+            "template": "shipment",
+            "phone": f"+1202555{1000 + number}",
+        }
+        for number in range(DELIVERIES)
+    )
+    assert all(result.ok for result in results), results[0]
+
+
+@contextmanager
+def _process(config: Path, role: str) -> Iterator[BaseProcess]:
+    """A process of its own; from a server that has imported everything, since five would take a while."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["sendonce.app"])
+    process = context.Process(target=_run, args=(config, role))
+    process.start()
+    try:
+        yield process
+    finally:
+        if process.is_alive():
+            os.kill(_pid(process), signal.SIGCONT)
+            process.kill()
+        process.join()
+
+
+def _run(config: Path, role: str) -> None:
+    """What `sendonce worker` and `sendonce scheduler` do, with a lease as short as the test."""
+
+    async def until_terminated() -> None:
+        stopping = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+        await app.run(
+            work=role == "worker",
+            schedule=role == "scheduler",
+            stopping=stopping,
+            role=role,
+            on_error=lambda stage, error: None,
+        )
+
+    with App(load(config, environ={})) as app:
+        app.policy = replace(app.policy, lease_s=LEASE_S)
+        asyncio.run(until_terminated())
+
+
+def _pid(process: BaseProcess) -> int:
+    assert process.pid is not None
+    return process.pid
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.01)
+
+
+def _open_calls(app: App, process: BaseProcess) -> int:
+    """The calls that a process has open, by the store."""
+    calls = app.store.read(lambda tx: tx.calls.overdue(2**62, 1_000))
+    return sum(f"-{_pid(process)}-" in lost.call.process for lost in calls)
+
+
+def _lease_is_over(app: App, process: BaseProcess) -> bool:
+    dead = app.store.read(lambda tx: tx.processes.dead(tx.steady))
+    return any(gone.pid == _pid(process) for gone in dead)
+
+
+def _states(app: App) -> Counter[State]:
+    rows = app.store.read(lambda tx: tx.deliveries.by_ids(range(1, DELIVERIES + 1)))
+    return Counter(row.standing.state for row in rows)
+
+
+def _ledgers(app: App) -> list[list[Line]]:
+    return app.store.read(lambda tx: [lines_of(tx, id_) for id_ in range(1, DELIVERIES + 1)])
+
+
+def _count(lines: list[Line], event: str) -> int:
+    return sum(line.event == event for line in lines)
+
+
+def _claims(ledgers: list[list[Line]]) -> list[Line]:
+    return [line for lines in ledgers for line in lines if line.event == "claimed"]
