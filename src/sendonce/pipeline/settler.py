@@ -10,9 +10,9 @@ breaker, an account error holds the account, and the first success after any of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import TypeGuard, assert_never
 
 from sendonce import telemetry
 from sendonce.core import pacing
@@ -35,7 +35,7 @@ from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.retry import WAIT_MAX_S, wait_s
 from sendonce.moves import move_on, note
 from sendonce.pipeline.attempt import Attempted
-from sendonce.ports.store import Course, Delivery, Tx
+from sendonce.ports.store import Course, Delivery, Move, Tx
 from sendonce.telemetry import tell
 from sendonce.withdrawal import withdraw_refused
 
@@ -49,20 +49,43 @@ def settle(
     """
     _tell_gates(tx, attempts, chance)
     states: list[State] = []
-    for attempt in sorted(attempts, key=lambda attempt: attempt.claim.delivery_id):
-        # Read one by one: a group may hold two outcomes of one delivery, an old epoch's and the new one's.
-        (row,) = tx.deliveries.by_ids([attempt.claim.delivery_id])
-        current = row.standing.state is State.SENDING and row.standing.epoch == attempt.claim.epoch
-        state = (
-            _settle_current(tx, row, attempt, policy, process, chance())
-            if current
-            else _settle_late(tx, row, attempt, policy, process)
-        )
-        states.append(state)
-        if isinstance(attempt.outcome, Rejected) and attempt.outcome.suppress:
-            _suppress(tx, row, attempt, attempt.outcome, policy)
+    for group in _side_by_side(sorted(attempts, key=lambda attempt: attempt.claim.delivery_id)):
+        rows = {row.id: row for row in tx.deliveries.by_ids([a.claim.delivery_id for a in group])}
+        moves: list[Move] = []
+        for attempt in group:
+            row = rows[attempt.claim.delivery_id]
+            if row.standing.state is State.SENDING and row.standing.epoch == attempt.claim.epoch:
+                moves.append(_settle_current(tx, row, attempt, policy, process, chance()))
+                states.append(moves[-1].standing.state)
+            else:
+                states.append(_settle_late(tx, row, attempt, policy, process))
+        done = tx.deliveries.move(moves)
+        assert all(done), "rows locked in this unit cannot have moved"
+        for attempt in group:
+            if _suppresses(attempt.outcome):
+                _suppress(tx, rows[attempt.claim.delivery_id], attempt, attempt.outcome, policy)
     tx.calls.close([(a.claim.delivery_id, a.claim.epoch) for a in attempts])
     return states
+
+
+def _side_by_side(attempts: Sequence[Attempted]) -> Iterator[list[Attempted]]:
+    """Cut where one outcome must see what those before it have written: the second of one delivery (an
+    old epoch's and the new one's), and whatever comes after an address was given up."""
+    group: list[Attempted] = []
+    for attempt in attempts:
+        if group and group[-1].claim.delivery_id == attempt.claim.delivery_id:
+            yield group
+            group = []
+        group.append(attempt)
+        if _suppresses(attempt.outcome):
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _suppresses(outcome: Outcome) -> TypeGuard[Rejected]:
+    return isinstance(outcome, Rejected) and outcome.suppress
 
 
 def _tell_gates(tx: Tx, attempts: Sequence[Attempted], chance: Callable[[], float]) -> None:
@@ -137,7 +160,7 @@ class _Applied:
 
 def _settle_current(
     tx: Tx, row: Delivery, attempt: Attempted, policy: Policy, process: str, chance: float
-) -> State:
+) -> Move:
     account = policy.accounts[attempt.claim.account]
     applied = _apply(tx, row, attempt.outcome, account, chance)
     details = {**applied.details, **_timing(attempt)}
@@ -152,8 +175,6 @@ def _settle_current(
         details=details,
     )
     assert not isinstance(move, NotMoved), f"every outcome has its move from SENDING: {move}"
-    done = tx.deliveries.move([move])
-    assert all(done), "a row locked in this unit cannot have moved"
     if move.standing.state is State.UNCERTAIN:
         tell(telemetry.UNCERTAIN, delivery=row.key, account=account.name, why=move.course.reason)
     tell(
@@ -166,7 +187,7 @@ def _settle_current(
         reason=move.course.reason,
         code=str(applied.details.get("code", "")),
     )
-    return move.standing.state
+    return move
 
 
 def _apply(tx: Tx, row: Delivery, outcome: Outcome, account: AccountPolicy, chance: float) -> _Applied:

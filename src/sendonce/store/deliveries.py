@@ -6,7 +6,7 @@ flags that the stages' indexes stand on are derived here from the standing, neve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sendonce.core.delivery import Channel, partition_of
@@ -40,7 +40,7 @@ class SqlDeliveries:
         self._now = now
 
     def insert(self, new: Sequence[NewDelivery]) -> list[int]:
-        ids: list[int] = []
+        entries: list[tuple[int, Event, int, str, str]] = []
         for delivery in new:
             entry = Entry(1, self._now, Event.SCHEDULED, delivery.actor, _FIRST, delivery.details)
             body = spell(delivery.key, delivery.tenant, entry)
@@ -65,9 +65,9 @@ class SqlDeliveries:
                 },
             )
             id_ = int(inserted[0][0])
-            self._append(id_, 1, Event.SCHEDULED, body, head)
-            ids.append(id_)
-        return ids
+            entries.append((id_, Event.SCHEDULED, 1, body, head))
+        self._append(entries)
+        return [entry[0] for entry in entries]
 
     def by_ids(self, ids: Sequence[int]) -> list[Delivery]:
         found = (self._session.rows("delivery_by_id", {"id": id_}) for id_ in sorted(set(ids)))
@@ -114,7 +114,15 @@ class SqlDeliveries:
         return self._page("delivery_attention", parameters)
 
     def move(self, moves: Sequence[Move]) -> list[bool]:
-        return [self._move(move) for move in moves]
+        # One kind of statement after the other, not row by row: its code and pages stay in the caches.
+        entries = [self._entry(move) for move in moves]
+        done = [self._move(move, seq, head) for move, (seq, _, head) in zip(moves, entries, strict=True)]
+        moved = [(move, entry) for move, entry, yes in zip(moves, entries, done, strict=True) if yes]
+        self._append((move.before.id, move.event, *entry) for move, entry in moved)
+        for move, _ in moved:
+            if move.event in _RELABELS:
+                self._relabel(move)
+        return done
 
     def note(self, notes: Sequence[Move]) -> list[bool]:
         done: list[bool] = []
@@ -125,7 +133,7 @@ class SqlDeliveries:
                 "delivery_note", {"id": before.id, "seq": seq, "head": head, "from_seq": before.seq}
             )
             if changed:
-                self._append(before.id, seq, note.event, body, head)
+                self._append([(before.id, note.event, seq, body, head)])
             done.append(changed == 1)
         return done
 
@@ -149,9 +157,8 @@ class SqlDeliveries:
             woken += self._session.run("delivery_unpause_queued", {**parameters, "account": account})
         return woken
 
-    def _move(self, move: Move) -> bool:
+    def _move(self, move: Move, seq: int, head: str) -> bool:
         before, standing, course = move.before, move.standing, move.course
-        seq, body, head = self._entry(move)
         changed = self._session.run(
             "delivery_move",
             {
@@ -186,10 +193,6 @@ class SqlDeliveries:
                 "from_seq": before.seq,
             },
         )
-        if changed:
-            self._append(before.id, seq, move.event, body, head)
-            if move.event in _RELABELS:
-                self._relabel(move)
         return changed == 1
 
     def _relabel(self, move: Move) -> None:
@@ -213,17 +216,21 @@ class SqlDeliveries:
         body = spell(before.key, before.tenant, entry)
         return seq, body, link(before.head, body)
 
-    def _append(self, delivery_id: int, seq: int, event: Event, body: str, digest: str) -> None:
-        self._session.run(
+    def _append(self, entries: Iterable[tuple[int, Event, int, str, str]]) -> None:
+        """Append (delivery id, event, seq, text, hash)."""
+        self._session.many(
             "ledger_append",
-            {
-                "delivery_id": delivery_id,
-                "seq": seq,
-                "at": self._now,
-                "event": event.value,
-                "body": body,
-                "hash": digest,
-            },
+            (
+                {
+                    "delivery_id": id_,
+                    "seq": seq,
+                    "at": self._now,
+                    "event": event.value,
+                    "body": body,
+                    "hash": head,
+                }
+                for id_, event, seq, body, head in entries
+            ),
         )
 
     def _page(self, name: str, parameters: Mapping[str, int | str]) -> list[Delivery]:
