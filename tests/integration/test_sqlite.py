@@ -571,3 +571,20 @@ def test_no_statement_of_a_stage_reads_a_whole_table(plans: dict[str, list[str]]
 
 def test_an_import_is_undone_by_its_own_revisions(plans: dict[str, list[str]]) -> None:
     assert plans["revision_of_import"][0] == "SEARCH revision USING INDEX revision_import (import_id=?)"
+
+
+def test_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:
+    """It holds addresses and the store's secret; what its owner opened up later stays as it is."""
+    path = tmp_path / "private.db"
+    before = os.umask(0o022)
+    try:
+        store = open_store(f"sqlite:///{path}", VirtualClock(), inline=True)
+        store.write(lambda tx: tx.set_meta("a", "b")).result()
+        modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+        store.close()
+        path.chmod(0o640)
+        open_store(f"sqlite:///{path}", VirtualClock(), inline=True).close()
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(("private.db", "private.db-wal", "private.db-shm"), 0o600)
+    assert path.stat().st_mode & 0o777 == 0o640

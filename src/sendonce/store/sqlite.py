@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -133,6 +134,7 @@ class SqliteStore:
 
     def _connect_writer(self) -> _Connection:
         with _translated(self._path):
+            _create_private(self._path)
             raw = apsw.Connection(self._path)
             raw.set_busy_handler(_waiter(self._busy_s))
             version_of(raw)  # refuses what is not ours, before the journal mode would change the file
@@ -252,6 +254,16 @@ def _to_wal(raw: apsw.Connection, wait: Callable[[int], bool]) -> None:
             if not wait(times):
                 raise
             times += 1
+
+
+def _create_private(path: str) -> None:
+    """A new file holds customers' addresses and the store's secret: it is its owner's alone.
+
+    SQLite gives the files beside it (-wal, -shm) the same permissions. A file that exists keeps its own.
+    """
+    if path != ":memory:":
+        with suppress(OSError):  # SQLite says better what is wrong with the path
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _secret(tx: Tx) -> bytes:
