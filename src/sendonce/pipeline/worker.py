@@ -77,6 +77,7 @@ class WorkerSettings:
 
     process  its id, unique for ever
     stop_s   how long a graceful stop may take before open calls are given up
+    idle_s   how often an empty queue, and what others left behind, is looked at
     """
 
     process: str
@@ -84,6 +85,7 @@ class WorkerSettings:
     host: str
     pid: int
     stop_s: float = 20.0
+    idle_s: float = IDLE_S
 
 
 def tell_of(stage: str, error: Exception) -> None:
@@ -136,6 +138,10 @@ class Worker:
             self._poller("reaper", self._reap),
             self._poller("reconciler", self._reconcile),
         ]
+
+    @property
+    def idle_s(self) -> float:
+        return self._settings.idle_s
 
     @property
     def draining(self) -> bool:
@@ -275,7 +281,7 @@ class Worker:
             )
         )
         expired = await _done(self._store.write(lambda tx: reaper.expire(tx, self._policy)))
-        return 0.0 if expired >= reaper.PAGE else REAP_S if not lost else REAP_S / 2
+        return 0.0 if expired >= reaper.PAGE else max(REAP_S, self.idle_s) if not lost else REAP_S / 2
 
     async def _reconcile(self) -> float:
         await _done(self._store.write(lambda tx: reconciler.apply_policy(tx, self._policy)))
@@ -290,7 +296,7 @@ class Worker:
             findings = await asyncio.gather(*(self._ask(doubt) for doubt in doubts))
             found = list(zip(doubts, findings, strict=True))
             await _done(self._store.write(lambda tx: reconciler.resolve(tx, found, self._policy)))
-        return RECONCILE_S
+        return max(RECONCILE_S, self.idle_s)
 
     async def _ask(self, doubt: reconciler.Doubt) -> Finding:
         """Look one up. An adapter that raises or hangs has not answered, and holds up no other."""
@@ -345,9 +351,9 @@ class _AccountLoop:
     async def step(self) -> float:
         worker = self._worker
         if worker.draining:
-            return IDLE_S
+            return self._worker.idle_s
         queue = worker.queue_of(self.account.channel)
-        hints = await queue.pull(64, IDLE_S) if queue is not None else None
+        hints = await queue.pull(64, worker.idle_s) if queue is not None else None
         if hints is not None and not hints:
             return 0.0
         asked = worker.steady()
@@ -382,7 +388,7 @@ class _AccountLoop:
         if claimed.ended:
             return 0.0
         if claimed.why == "empty":
-            return IDLE_S
+            return self._worker.idle_s
         if claimed.why in ("lanes", "probing"):
             return BUSY_S
         if claimed.again_at:
@@ -390,7 +396,7 @@ class _AccountLoop:
             if claimed.why == "rate":
                 return min(max(wait + REFILL_S, BUSY_S / 2), 1.0)
             return min(max(wait, BUSY_S / 2), 5.0)
-        return IDLE_S
+        return self._worker.idle_s
 
     def _tell(self, claimed: Claimed) -> None:
         """Once per change: why nothing leaves is told when it begins, not each time it is asked."""
