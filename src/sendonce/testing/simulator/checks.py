@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from sendonce.core.ledger import GENESIS, link, standing_of
 from sendonce.core.lifecycle import ENDED, Effect, Ending, Event, Standing, State
 from sendonce.core.reminder import DEFAULT_TENANT
 from sendonce.pipeline.verify import verify
+from sendonce.ports.store import Row, Tx
 from sendonce.store.sqlite import SqliteStore
 from sendonce.testing.simulator.coverage import NOTES, UNROUTED, Coverage, legal
 
@@ -103,24 +104,24 @@ class Checker:
 
     # After a transaction
 
-    def committed(self) -> bool:
-        """Follow the ledger to its end; whether it had grown."""
-        grown = False
-        while rows := self._store.read(
-            lambda tx: tx.rows("view_simulator_since", after=self._last, limit=PAGE)
-        ):
-            grown = True
-            self._last = int(rows[-1]["id"])
-            told = [self._follow(row) for row in rows]
-            for row in rows:
-                shadow = self.shadows[str(row["key"])]
-                if (shadow.seq, shadow.head) == (row["row_seq"], row["row_head"]):
-                    self._row(shadow, row)
-            for seen in told:
-                self.listener(seen)
-            if len(rows) < PAGE:
-                break
-        return grown
+    def news(self, tx: Tx) -> list[Row]:
+        """Asked at the end of a unit: what it added to the ledger."""
+        rows = page = tx.rows("view_simulator_since", after=self._last, limit=PAGE)
+        while len(page) == PAGE:
+            page = tx.rows("view_simulator_since", after=int(page[-1]["id"]), limit=PAGE)
+            rows = [*rows, *page]
+        return rows
+
+    def committed(self, rows: Sequence[Row]) -> None:
+        """Told once that is durable: follow the ledger to its end."""
+        told = [self._follow(row) for row in rows]
+        for row in rows:
+            shadow = self.shadows[str(row["key"])]
+            if (shadow.seq, shadow.head) == (row["row_seq"], row["row_head"]):
+                self._row(shadow, row)
+            self._last = int(row["id"])
+        for seen in told:
+            self.listener(seen)
 
     def _follow(self, row: Mapping[str, Any]) -> Seen:
         key, text, event = str(row["key"]), str(row["body"]), Event(str(row["event"]))

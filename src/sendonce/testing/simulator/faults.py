@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -88,7 +88,7 @@ class Fault(StrEnum):
     BAD_TEMPLATE = "bad template version"
 
 
-_PROCESSES: Final = {Fault.CRASH: 0.006, Fault.PAUSE: 0.004, Fault.PAUSE_BEFORE_BYTE: 0.01, Fault.STOP: 0.25}
+_PROCESSES: Final = {Fault.CRASH: 0.012, Fault.PAUSE: 0.008, Fault.PAUSE_BEFORE_BYTE: 0.01, Fault.STOP: 0.25}
 _STORE: Final = {Fault.STORE_ERROR: 0.005, Fault.LOST_COMMIT_ACK: 0.015, Fault.SLOW_COMMIT: 0.02}
 _NETWORK: Final = {
     Fault.NO_CONNECTION: 0.02,
@@ -254,8 +254,3 @@ class Dice:
                 self.struck.append(Struck(id_, fault, self._now_s(), what or place))
                 return fault
         return None
-
-
-def smaller(profile: Profile, deliveries: int) -> Profile:
-    """The same world with another number of deliveries."""
-    return replace(profile, deliveries=deliveries)

@@ -128,13 +128,14 @@ class StorePort:
             raise StoreUnavailable("simulated: locked")
         process.check()
         try:
-            answer = ground.store.write(unit).result()
+            answer, news = ground.store.write(lambda tx: (unit(tx), ground.checker.news(tx))).result()
         except SendonceError:
             raise
         except Exception as error:
             ground.checker.broke(f"a unit of {process.id} raised {type(error).__name__}: {error}")
             raise
-        weight = 1.0 if ground.checker.committed() else IDLE_WEIGHT
+        ground.checker.committed(news)
+        weight = 1.0 if news else IDLE_WEIGHT
         await asyncio.sleep(latency_s / 4)
         if dice.strikes(
             Fault.LOST_COMMIT_ACK, place, f"{process.id} is not told of its commit", weight=weight

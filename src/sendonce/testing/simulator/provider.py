@@ -272,10 +272,11 @@ class ProviderPort:
             async with asyncio.timeout(timeout_s):
                 return await asyncio.shield(call.answer)
         except TimeoutError:
-            account.end(call)
             return Unknown("timeout")
         finally:
             self._open.pop(call, None)
+            if self._process.alive:
+                account.end(call)  # its connection is closed, and the provider sees that
 
     async def look_up(self, message: Message) -> Finding:
         place = f"{self._process.name} {self._account.name} look-up"

@@ -145,7 +145,6 @@ class _World:
             process.kill()
         for failed in self._loop.errors:
             self._checker.broke(failed, kind="task failed")
-        self._checker.committed()
         counts = self._checker.finish()
         coverage = self._checker.coverage
         for struck in self._dice.struck:
@@ -183,6 +182,7 @@ class _World:
             self._stop_some()
         self._dice.striking = False
         self._people.resume_all()
+        self._retire("worker-2", "worker-3", "scheduler-2")
         until = self._loop.time() + QUIET_MAX_S
         while (self._deeds_open or self._checker.open) and self._loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
@@ -205,10 +205,18 @@ class _World:
             await asyncio.sleep(LOOK_S)
         await asyncio.gather(*self._ended)
 
+    def _retire(self, *roles: str) -> None:
+        """For the quiet time one of each will do. They end as they may: at a bad moment."""
+        for role in roles:
+            self._mains.pop(role)
+            process = self._running.get(role)
+            if process is not None:
+                process.kill()
+
     def _step_clock(self) -> None:
         for fault, sign in ((Fault.CLOCK_FORWARD, 1), (Fault.CLOCK_BACK, -1)):
             if self._dice.strikes(fault, "clock"):
-                self._clock.step(sign * self._dice.pick("clock step", (0.5, 5.0, 60.0, 200.0)))
+                self._clock.step(sign * self._dice.pick("clock step", (0.5, 5.0, 30.0, 90.0)))
 
     def _stop_some(self) -> None:
         for role, worker in self._workers.items():
@@ -219,7 +227,7 @@ class _World:
     # Processes
 
     def _start(self, role: str) -> None:
-        if self._over:
+        if self._over or role not in self._mains:
             return
         self._numbers[role] += 1
         process = self._running[role] = Process(self._loop, role, self._numbers[role])
@@ -272,7 +280,12 @@ class _World:
                 for name in names
             },
             WorkerSettings(
-                process.id, "worker", "simulated", 1, stop_s=self._dice.pick("stop", (0.1, 1.0, 20.0))
+                process.id,
+                "worker",
+                "simulated",
+                1,
+                stop_s=self._dice.pick("stop", (0.1, 1.0, 20.0)),
+                idle_s=self._dice.pick("idle", (0.25, 1.0, 2.0)),
             ),
             queues=self._queues(process),
             chance=lambda: self._dice.chance(f"{process.name} chance"),
