@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from sendonce import telemetry
 from sendonce.core.consent import Kind
 from sendonce.core.delivery import Channel
 from sendonce.core.lifecycle import SAYS_NOT_SENT, Ending, Event, State
@@ -27,6 +28,7 @@ from sendonce.core.pacing import Gate
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.core.retry import RetryPolicy
 from sendonce.moves import move_on
+from sendonce.pipeline import settler
 from sendonce.pipeline.attempt import Attempted, Claim
 from sendonce.pipeline.settler import settle
 from sendonce.ports.store import Move, Tx
@@ -449,7 +451,9 @@ def test_late_evidence_settles_doubt(kind: str, cancelled: bool) -> None:
     assert (row.course.receipt, row.standing.ending) == ("late", Ending.NONE)
 
 
-def test_evidence_wins_over_the_word_that_it_was_not_sent() -> None:
+def test_evidence_wins_over_the_word_that_it_was_not_sent_and_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[telemetry.Event] = []
+    monkeypatch.setattr(settler, "tell", lambda event, **fields: told.append(event))
     world = World("N")
     key = world.uncertain()
     (claimed,) = [line for line in world.lines(key) if line.event == "claimed"]
@@ -463,7 +467,9 @@ def test_evidence_wins_over_the_word_that_it_was_not_sent() -> None:
     claim = _old_claim(world, key, claimed.number("epoch"))
     world.write(not_sent)
     assert world.state(key) is State.NOT_SENT
+    assert telemetry.PROVEN_ALARM not in told
     assert world.settle([(claim, Accepted("late"))]) == [State.ACCEPTED]
+    assert telemetry.PROVEN_ALARM in told
 
 
 def _old_claim(world: World, key: str, epoch: int) -> Claim:
