@@ -167,19 +167,6 @@ PASS_FINISHED: Final = Event(
     INFO,
     ("run", "examined", "published", "deferred", "ended", "late", "lag_s", "why", "took_s"),
 )
-PASS_GAP: Final = Event("pass_gap", "No pass ran for a while before this one.", WARNING, ("run", "gap_s"))
-DELIVERY_PUBLISHED: Final = Event(
-    "delivery_published",
-    "A due delivery was frozen and queued.",
-    DEBUG,
-    ("delivery", "tenant", "channel", "account", "late_s"),
-)
-DELIVERY_DEFERRED: Final = Event(
-    "delivery_deferred", "A due delivery waits: quiet hours, a pause.", DEBUG, ("delivery", "why", "wait_s")
-)
-DELIVERY_ENDED: Final = Event(
-    "delivery_ended", "A delivery reached its end.", DEBUG, ("delivery", "channel", "state", "why")
-)
 BACKLOG_OLD: Final = Event(
     "backlog_old",
     "The oldest due delivery passed `alert_after`.",
@@ -187,9 +174,6 @@ BACKLOG_OLD: Final = Event(
     ("channel", "account", "age_s", "due"),
 )
 
-CLAIMED: Final = Event(
-    "claimed", "A worker took deliveries to send.", DEBUG, ("account", "count", "open_calls", "why", "took_s")
-)
 SLOT_MISSED: Final = Event(
     "slot_missed",
     "A call could not start in its slot and was given back.",
@@ -202,7 +186,6 @@ OUTCOME: Final = Event(
     DEBUG,
     ("delivery", "account", "attempt", "epoch", "outcome", "reason", "code", "wait_s", "took_s"),
 )
-SETTLED: Final = Event("settled", "Outcomes were written.", DEBUG, ("account", "count", "took_s"))
 DUPLICATE_OBSERVED: Final = Event(
     "duplicate_observed",
     "A hint came for a delivery that is finished; nothing was sent.",
@@ -295,13 +278,6 @@ SETTLE_FAILED: Final = Event(
     ERROR,
     ("delivery", "error", "at"),
 )
-STORE_BACK: Final = Event("store_back", "The store answers again.", INFO, ("took_s",))
-STORE_HELD: Final = Event(
-    "store_held",
-    "The store may have lost commits (a restore, a failover): nothing is claimed until it is released.",
-    ERROR,
-    ("why",),
-)
 
 EVENTS: Final[Mapping[str, Event]] = {
     event.name: event for event in list(globals().values()) if isinstance(event, Event)
@@ -326,7 +302,6 @@ FIELDS: Final[Mapping[str, str]] = {
     "error": "the type of the exception, never its message",
     "examined": "rows looked at",
     "finding": "what the provider said to a look-up",
-    "gap_s": "how long no pass ran",
     "import_id": "the import, which is a group",
     "invalid": "rows that were refused; the import's report says why",
     "lag_s": "how far the high-water mark is behind the clock",
@@ -335,7 +310,6 @@ FIELDS: Final[Mapping[str, str]] = {
     "late_s": "how much later than planned",
     "library": "the name of the library's logger",
     "limits": "the limits as text",
-    "open_calls": "calls that are open now",
     "outcome": "what the call returned, as `core.outcome` names it",
     "pid": "the process id",
     "policy": "the uncertain policy that applies",

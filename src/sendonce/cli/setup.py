@@ -314,7 +314,7 @@ def _run_one(app: App, key: str, wait_s: float) -> Delivery:
 
 
 def _show_test(shell: Shell, delivery: Delivery) -> Exit:
-    from sendonce.pipeline.story import story as tell
+    from sendonce.pipeline.story import story as story_of
 
     standing, course = delivery.standing, delivery.course
     sent = standing.state is State.ACCEPTED
@@ -328,6 +328,6 @@ def _show_test(shell: Shell, delivery: Delivery) -> Exit:
             "attempts": course.attempts,
         }
     )
-    (story,) = shell.read(lambda tx: tell(tx, delivery.key, shell.policy))
+    (story,) = shell.read(lambda tx: story_of(tx, delivery.key, shell.policy))
     show_story(shell.screen, story)
     return Exit.OK if sent else Exit.PARTLY

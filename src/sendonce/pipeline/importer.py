@@ -22,6 +22,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Final
 
+from sendonce import telemetry
 from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.lifecycle import Event
 from sendonce.core.policy import Policy
@@ -40,6 +41,7 @@ from sendonce.pipeline.intake import (
 from sendonce.ports.store import Delivery, Reminder, Store, Tx
 from sendonce.preparation import Origin, Prepared, prepare, prepared_again
 from sendonce.table_file import BadRow, Row
+from sendonce.telemetry import tell
 from sendonce.template_book import TemplateBook, from_store
 from sendonce.withdrawal import Answer, Word, check_reason, judge, withdraw
 
@@ -231,6 +233,18 @@ class _Run:
         report = self.report
         counts = {**report.counts, "rows": report.rows, "missing": report.missing.total()}
         self._store.write(lambda tx: tx.runs.finish_import(report.import_id, counts)).result()
+        tell(
+            telemetry.IMPORT_FINISHED,
+            tenant=self._tenant,
+            import_id=report.import_id,
+            rows=report.rows,
+            accepted=report.count(Verdict.ACCEPTED),
+            unchanged=report.count(Verdict.UNCHANGED),
+            revised=report.count(Verdict.REVISED),
+            conflicting=report.count(Verdict.CONFLICTING),
+            invalid=report.count(Verdict.INVALID),
+            cancelled=report.missing.total(),
+        )
 
     # Rows
 

@@ -77,6 +77,8 @@ def _check(claim: Claim, conditions: Conditions, now: int) -> None:
     if claim.claimed_at < conditions.closed_at():
         raise TooLate("gate_closed")
     if now > claim.slot_at + conditions.late_us:
+        late_s = (now - claim.slot_at) / SECOND
+        tell(telemetry.SLOT_MISSED, delivery=claim.key, account=claim.account, late_s=late_s)
         raise TooLate("slot_missed")
     if now >= claim.send_deadline:
         raise TooLate("deadline")
