@@ -198,7 +198,7 @@ def test_only_listed_fields_and_single_lines_pass(event: str, fields: dict[str, 
     st.text(" abc:'>", max_size=8),
 )
 def test_no_address_or_number_passes(before: str, address: str, after: str) -> None:
-    line = only_known(None, "", {"event": "settled", "account": f"{before}{address}{after}"})
+    line = only_known(None, "", {"event": "gate_opened", "account": f"{before}{address}{after}"})
     assert address not in line["account"]
 
 
@@ -318,7 +318,7 @@ def test_an_enumeration_is_shown_as_its_word() -> None:
     class Word(StrEnum):
         ONE = "one"
 
-    assert only_known(None, "", {"event": "settled", "account": Word.ONE})["account"] == "one"
+    assert only_known(None, "", {"event": "gate_opened", "account": Word.ONE})["account"] == "one"
 
 
 def test_every_event_is_told_somewhere_and_every_field_is_of_an_event() -> None:
