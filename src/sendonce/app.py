@@ -17,9 +17,11 @@ from typing import Final
 
 from sendonce.config import AccountSettings, Settings, StoreKind, bind, did_you_mean
 from sendonce.core.delivery import Channel
+from sendonce.core.duration import write_duration
 from sendonce.core.errors import ConfigError
 from sendonce.core.pacing import GateLimits
 from sendonce.core.policy import Policy
+from sendonce.core.promise import Promise, ProviderClass
 from sendonce.pipeline.alarm import LOOK_S, overdue, sound
 from sendonce.pipeline.heartbeat import Heartbeat, Name
 from sendonce.pipeline.scheduler import TIMER, Scheduler
@@ -65,6 +67,8 @@ class App:
         self.policy: Policy = settings.policy(
             {name: provider.promise for name, provider in self._providers.items()}
         )
+        for account in settings.accounts.values():
+            _check_key(account, self.policy.accounts[account.name].promise)
 
     @cached_property
     def store(self) -> Store:
@@ -216,6 +220,18 @@ def make_provider(account: AccountSettings) -> Provider:
                 f"[account.{account.name}] provider = {other!r} is not known: "
                 f"{did_you_mean(other, PROVIDERS)}"
             )
+
+
+def _check_key(account: AccountSettings, promise: Promise) -> None:
+    """A retry must come while the provider still honours the key: else a lost response ends as uncertain."""
+    usable_s = promise.key_window_s - promise.key_margin_s - promise.timeout_s
+    if promise.provider_class is ProviderClass.KEY and account.retry.cap_s >= usable_s:
+        rule = (
+            f"retry.cap = {write_duration(account.retry.cap_s)} waits longer than the key lives: of "
+            f"key_window, {write_duration(max(0.0, usable_s))} are usable after the margin and one time-out; "
+            "write a shorter retry.cap"
+        )
+        raise ConfigError(account.place.say("", rule))
 
 
 def _check_connections(account: AccountSettings, connections_max: int) -> None:

@@ -590,3 +590,23 @@ def test_large_limits_in_parts_hold_with_a_margin(claims: list[tuple[int, list[i
         stage.claim(costs, late)
     assert most_in_a_window(stage.starts, SECOND, parts=True) <= count
     assert stage.gate.recent == ()
+
+
+def test_a_saturated_account_at_one_lane_is_left_alone_for_a_while() -> None:
+    """429s about concurrency step the lanes down; where one is left, the gate closes by its own backoff,
+    and the answers of one moment count as one."""
+    now = 1_000 * SECOND
+    at = Gate("a", GateLimits((Limit(10, SECOND),), lanes=2))
+    for _ in range(6):
+        at = throttled(at, ThrottleScope.CONCURRENCY, None, chance=1.0, now=now)
+    assert lanes_now(at, now) == 1
+    assert at.throttles == 1
+    assert at.closed_until == now + SECOND
+    wide = throttled(
+        Gate("b", GateLimits((Limit(10, SECOND),), lanes=20)),
+        ThrottleScope.CONCURRENCY,
+        None,
+        chance=1.0,
+        now=now,
+    )
+    assert (lanes_now(wide, now), wide.closed_until) == (14, 0)

@@ -259,7 +259,10 @@ def throttled(gate: Gate, scope: ThrottleScope, wait_s: float | None, *, chance:
     `chance` in [0, 1). Calls that were already open when it closed are the same news, not more of it.
     A recipient's own throttle leaves the gate as it is: only that delivery waits.
     """
-    if scope is not ThrottleScope.RECIPIENT and gate.closed_until <= now:
+    # A concurrency 429 may leave the gate open: the others of the same moment are the same news too.
+    same_moment = bool(gate.stepped_at) and now - gate.stepped_at < COOLDOWN_US
+    is_news = gate.closed_until <= now and not (scope is ThrottleScope.CONCURRENCY and same_moment)
+    if scope is not ThrottleScope.RECIPIENT and is_news:
         gate = replace(gate, throttles=gate.throttles + 1)
     span = min(THROTTLE_CAP_S, THROTTLE_BASE_S * 2.0 ** min(max(gate.throttles, 1) - 1, 10))
     backoff_s = span * (0.5 + 0.5 * chance)
@@ -269,9 +272,11 @@ def throttled(gate: Gate, scope: ThrottleScope, wait_s: float | None, *, chance:
         case ThrottleScope.RATE:
             return _closed(_slower(gate, now, rate=True), now, wait_s or backoff_s, "throttled")
         case ThrottleScope.CONCURRENCY:
-            # Fewer lanes, same rate; closed only if the provider named a time.
+            # Fewer lanes, same rate. Closed where the provider named a time, and where there are no fewer
+            # lanes to go to: else a whole backlog would be refused, one call each.
             stepped = _slower(gate, now, rate=False)
-            return _closed(stepped, now, wait_s, "throttled") if wait_s else stepped
+            wait = wait_s or (backoff_s if lanes_now(stepped, now) == 1 else None)
+            return stepped if wait is None else _closed(stepped, now, wait, "throttled")
         case ThrottleScope.QUOTA:
             return replace(_closed(gate, now, wait_s or QUOTA_WAIT_S, "quota"), probing=True)
         case ThrottleScope.UNDECLARED:

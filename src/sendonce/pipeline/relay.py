@@ -48,7 +48,13 @@ async def relay(store: Store, queues: Mapping[Channel, Queue]) -> int:
 
 
 def sweep(tx: Tx, account: str) -> int:
-    """One unit: put the account's ready rows into the outbox again that wait for longer than they should."""
+    """One unit: put the account's ready rows into the outbox again that wait for longer than they should.
+
+    Not while the gate is closed: then they wait for it, and not for a hint.
+    """
+    gate = tx.gates.lock(account)
+    if gate is None or max(gate.closed_until, gate.paused_until) > tx.steady:
+        return 0
     tx.deliveries.wake(account, tx.now)
     late: list[Delivery] = []
     for retries in (True, False):

@@ -206,7 +206,11 @@ def _apply(tx: Tx, row: Delivery, outcome: Outcome, account: AccountPolicy, chan
             stays_open = scope in (ThrottleScope.RECIPIENT, ThrottleScope.CONCURRENCY)
             own = wait_s(retry, throttles, asked, chance) if stays_open else 0.0
             after = replace(
-                course, throttles=throttles, next_at=tx.now + _us(own), reason=f"throttled:{scope.value}"
+                course,
+                throttles=throttles,
+                next_at=tx.now + _us(own),
+                first_try=_first_try(row),
+                reason=f"throttled:{scope.value}",
             )
             details: dict[str, Value] = {
                 "reason": f"throttled:{scope.value}",
@@ -215,13 +219,18 @@ def _apply(tx: Tx, row: Delivery, outcome: Outcome, account: AccountPolicy, chan
             }
             return _Applied(Event.THROTTLED, after, details, budget=throttles < retry.throttles_max)
         case AccountError(reason, code):
-            after = replace(course, next_at=tx.now, reason=f"account:{reason.value}")
+            why = f"account:{reason.value}"
+            after = replace(course, next_at=tx.now, first_try=_first_try(row), reason=why)
             return _Applied(Event.HELD, after, {"reason": f"account:{reason.value}", "code": code})
         case Failed(reason, code, asked):
             failures = course.failures + 1
             wait = wait_s(retry, failures, asked, chance)
             after = replace(
-                course, failures=failures, next_at=tx.now + _us(wait), reason=f"failed:{reason.value}"
+                course,
+                failures=failures,
+                next_at=tx.now + _us(wait),
+                first_try=_first_try(row),
+                reason=f"failed:{reason.value}",
             )
             left = failures < retry.attempts_max
             return _Applied(Event.FAILED, after, {"reason": reason.value, "code": code}, budget=left)
@@ -234,6 +243,12 @@ def _apply(tx: Tx, row: Delivery, outcome: Outcome, account: AccountPolicy, chan
             return _Applied(Event.RELEASED, after, {"reason": why})
         case _:
             assert_never(outcome)
+
+
+def _first_try(row: Delivery) -> int:
+    """From when the key counts, after a call that provably was not accepted: from a later call, where no
+    call before it may have been."""
+    return row.course.first_try if row.standing.maybe else 0
 
 
 def unknown(

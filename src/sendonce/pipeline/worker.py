@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar, assert_never
 
 from sendonce import telemetry
@@ -42,11 +43,12 @@ from sendonce.pipeline import reaper, reconciler
 from sendonce.pipeline.attempt import Attempted, Claim
 from sendonce.pipeline.claimer import Claimed, claim
 from sendonce.pipeline.heartbeat import Heartbeat, Name
+from sendonce.pipeline.relay import SWEEP_AFTER_US, relay, sweep
 from sendonce.pipeline.sender import Conditions, send
 from sendonce.pipeline.settler import settle
 from sendonce.ports.provider import Provider
 from sendonce.ports.queue import Hint, Queue
-from sendonce.ports.store import Store
+from sendonce.ports.store import Store, Tx
 from sendonce.runtime.batcher import Batcher
 from sendonce.runtime.poller import OnError, Poller, Step
 from sendonce.telemetry import fault, tell
@@ -138,6 +140,9 @@ class Worker:
             self._poller("reaper", self._reap),
             self._poller("reconciler", self._reconcile),
         ]
+        if self._queues:
+            self._beside.append(self._poller("relay", self._relay))
+            self._beside.append(self._poller("sweep", self._sweep))
 
     @property
     def idle_s(self) -> float:
@@ -149,7 +154,7 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `stop`; then finish what is open, within the stop bound."""
-        await self._heart.beat()
+        await self._first_beat()
         self._running = [asyncio.create_task(poller.run()) for poller in self._claiming]
         try:
             await asyncio.gather(*self._running, *(poller.run() for poller in self._beside))
@@ -161,6 +166,16 @@ class Worker:
         if not self._stopping:
             self._stopping = True
             asyncio.get_running_loop().create_task(self._drain(), name="drain")
+
+    async def _first_beat(self) -> None:
+        """Nothing may be claimed in the name of a process that the store does not know yet."""
+        while not self._stopping:
+            try:
+                await self._heart.beat()
+                return
+            except StoreUnavailable as error:
+                self._on_error("heartbeat", error)
+                await asyncio.sleep(IDLE_S)
 
     async def idle(self) -> bool:
         """Whether nothing is in flight here."""
@@ -310,6 +325,16 @@ class Worker:
     def _poller(self, name: str, step: Step) -> Poller:
         return Poller(name, step, on_error=self._on_error, chance=self._chance)
 
+    async def _relay(self) -> float:
+        """Hints of any process's publications; who relays them does not matter."""
+        return 0.0 if await relay(self._store, self._queues) else self.idle_s
+
+    async def _sweep(self) -> float:
+        for loop in self._accounts:
+            if loop.account.channel in self._queues:
+                await _done(self._store.write(partial(_sweep_account, loop.name)))
+        return SWEEP_AFTER_US / pacing.SECOND
+
     # For the account loops
 
     async def claim(self, account: AccountPolicy, lead_us: int, hints: Sequence[Hint] | None) -> Claimed:
@@ -422,6 +447,10 @@ def _closes_gate(outcome: Outcome) -> bool:
 def _name(claim: Claim) -> tuple[int, int]:
     """As the store names an open call."""
     return claim.delivery_id, claim.epoch
+
+
+def _sweep_account(account: str, tx: Tx) -> int:
+    return sweep(tx, account)
 
 
 async def _done(future: Future[T]) -> T:

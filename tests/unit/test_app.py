@@ -1,0 +1,62 @@
+"""What the whole configuration must fit together, beyond what one table can say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sendonce import config
+from sendonce.app import App
+from sendonce.core.errors import ConfigError
+
+BASE = """
+[store]
+url = "sqlite:///x.db"
+[tenant.default]
+zone = "Etc/UTC"
+[channel.sms]
+account = "text"
+expiry = "24h"
+alert_after = "15m"
+uncertain = "hold"
+[intake]
+category = "x"
+[category.x]
+no_consent = "allow"
+[account.text]
+provider = "http"
+channel = "sms"
+from = "+12025550199"
+url = "https://sms.example.com/send"
+body_json = '{{"to": "{{{{ to }}}}", "text": "{{{{ text }}}}"}}'
+key_header = "Idempotency-Key"
+limits = ["10/s"]
+{account}
+"""
+
+
+def opened(tmp_path: Path, account: str) -> App:
+    return App(config.parse(BASE.format(account=account), tmp_path / "sendonce.toml", {}))
+
+
+def test_a_retry_must_come_while_the_key_lives(tmp_path: Path) -> None:
+    """A vendor that honours keys for fifteen minutes, and the usual longest wait of fifteen minutes."""
+    with pytest.raises(ConfigError) as error:
+        opened(tmp_path, 'lanes = 5\nkey_window = "15m"')
+    assert "[account.text]" in str(error.value)
+    assert "retry.cap = 15m" in str(error.value)
+    assert "write a shorter retry.cap" in str(error.value)
+    opened(tmp_path, 'lanes = 5\nkey_window = "15m"\n[account.text.retry]\ncap = "5m"').close()
+
+
+def test_there_is_a_connection_for_each_lane(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"connections_max = 4 is below lanes = 5"):
+        opened(tmp_path, 'lanes = 5\nconnections_max = 4\nkey_window = "24h"')
+    opened(tmp_path, 'lanes = 5\nconnections_max = 5\nkey_window = "24h"').close()
+
+
+def test_an_unknown_provider_is_named_with_the_known_ones(tmp_path: Path) -> None:
+    text = BASE.format(account='lanes = 5\nkey_window = "24h"').replace('"http"', '"htpp"')
+    with pytest.raises(ConfigError, match=r"'htpp' is not known: did you mean http\?"):
+        App(config.parse(text, tmp_path / "sendonce.toml", {}))
