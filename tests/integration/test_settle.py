@@ -170,22 +170,19 @@ def test_rate_07_only_failures_spend_the_retry_budget(
     world.send(outcome)
     course = world.row(key).course
     assert (course.attempts, course.failures, course.throttles) == (attempts, failures, throttles)
-    # The key counts from the first call that may have arrived: of these only the last.
-    assert (course.first_try > 0) == isinstance(outcome, Unknown)
+    assert (course.first_try == 0) == (attempts == 0)
 
 
-def test_the_key_counts_from_the_first_call_that_may_have_arrived() -> None:
+def test_the_key_counts_from_the_first_call_even_if_that_failed() -> None:
+    """A provider may count a key's life from its first use, whatever it answered then."""
     world = World("K")
     key = world.schedule()
     world.pass_()
+    first_at = world.store.steady()
     world.send(Failed(Reason.UNAVAILABLE, "503"))
     world.advance(20)
-    unknown_from = world.store.steady()
     world.send(Unknown("timeout"))
-    assert world.row(key).course.first_try == unknown_from
-    world.advance(20)
-    world.send(Failed(Reason.UNAVAILABLE, "503"))
-    assert world.row(key).course.first_try == unknown_from  # a later failure makes it no younger
+    assert world.row(key).course.first_try == first_at
 
 
 def test_a_permit_that_was_not_used_is_kept() -> None:

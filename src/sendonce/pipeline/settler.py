@@ -209,7 +209,6 @@ def _apply(tx: Tx, row: Delivery, outcome: Outcome, account: AccountPolicy, chan
                 course,
                 throttles=throttles,
                 next_at=tx.now + _us(own),
-                first_try=_first_try(row),
                 reason=f"throttled:{scope.value}",
             )
             details: dict[str, Value] = {
@@ -220,7 +219,7 @@ def _apply(tx: Tx, row: Delivery, outcome: Outcome, account: AccountPolicy, chan
             return _Applied(Event.THROTTLED, after, details, budget=throttles < retry.throttles_max)
         case AccountError(reason, code):
             why = f"account:{reason.value}"
-            after = replace(course, next_at=tx.now, first_try=_first_try(row), reason=why)
+            after = replace(course, next_at=tx.now, reason=why)
             return _Applied(Event.HELD, after, {"reason": f"account:{reason.value}", "code": code})
         case Failed(reason, code, asked):
             failures = course.failures + 1
@@ -229,7 +228,6 @@ def _apply(tx: Tx, row: Delivery, outcome: Outcome, account: AccountPolicy, chan
                 course,
                 failures=failures,
                 next_at=tx.now + _us(wait),
-                first_try=_first_try(row),
                 reason=f"failed:{reason.value}",
             )
             left = failures < retry.attempts_max
@@ -243,12 +241,6 @@ def _apply(tx: Tx, row: Delivery, outcome: Outcome, account: AccountPolicy, chan
             return _Applied(Event.RELEASED, after, {"reason": why})
         case _:
             assert_never(outcome)
-
-
-def _first_try(row: Delivery) -> int:
-    """From when the key counts, after a call that provably was not accepted: from a later call, where no
-    call before it may have been."""
-    return row.course.first_try if row.standing.maybe else 0
 
 
 def unknown(
