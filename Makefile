@@ -15,7 +15,7 @@ demo: $(READY) ## see a thousand reminders go out once each, through limits, los
 	@$(BIN)/sendonce demo
 
 test: $(READY) ## run the tests; ARGS="-k pacing" narrows them
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest --numprocesses auto $(ARGS)
 
 check: $(READY) ## the gate: format, lint, types, imports, docs
 	@$(BIN)/ruff format --check . || { echo "check: 'make format' puts it right"; exit 1; }

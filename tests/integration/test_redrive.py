@@ -95,7 +95,11 @@ def filled() -> World:
     return world
 
 
-@pytest.mark.parametrize(("chosen", "expected"), FILTERS, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    FILTERS,
+    ids=lambda value: ",".join(sorted(value)) if isinstance(value, set) else str(value),
+)
 def test_a_filter_chooses(filled: World, chosen: Filter, expected: set[str]) -> None:
     done = again(filled, chosen, preview=True)
     assert done.redriven == len(expected)
