@@ -316,6 +316,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "absent": "the provider does not have it",
     "key_died": "a repetition would no longer be recognised",
     "slot_missed": "its slot had passed",
+    "gate_closed": "the provider had asked for a pause meanwhile",
     "deadline": "its deadline had passed",
     "key_dying": "a repetition would no longer be recognised",
     "stopping": "the sending process was stopping",
