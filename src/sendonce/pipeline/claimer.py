@@ -65,11 +65,16 @@ def claim(
     lead_us: int,
     most: int = CLAIM_MAX,
     hints: Sequence[Hint] | None = None,
+    lease_until: int = pacing.FOREVER,
 ) -> Claimed:
     """Claim for one account. `hints` None: from the store's own queue; else only what they name.
 
     One unit: the gate, the lanes, the rows, their entries and the slots move together or not at all.
+    Past `lease_until`, the end of the process's own lease, nothing is claimed: it would be taken for
+    lost, and its lane given away, while it is being sent.
     """
+    if tx.steady >= lease_until:
+        return Claimed((), "lease_lost")
     gate = tx.gates.lock(account.name)
     if gate is None:
         return Claimed((), "no gate")

@@ -1,7 +1,8 @@
 """The heartbeat: one row per process, on which everything that it claimed hangs.
 
 A process renews its lease every third of it. One that stops answering loses its claims when the lease
-is over; one that ends well signs off. People see from the same row who is at work.
+is over, also if it answers again later: what it claimed before is no longer its own. One that ends well
+signs off. People see from the same row who is at work.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ class Name:
 
 
 class Heartbeat:
-    """Beats for one process. `lease_until` (steady) is 0 until the first beat is durable."""
+    """Beats for one process.
+
+    lease_until     (steady) 0 until the first beat is durable
+    unbroken_since  (steady) when the lease began that has been renewed in time ever since
+    """
 
     def __init__(self, store: Store, name: Name, *, lease_s: float) -> None:
         self._store = store
@@ -33,12 +38,15 @@ class Heartbeat:
         self._lease_s = lease_s
         self._started_at = 0
         self.lease_until = 0
+        self.unbroken_since = 0
 
     async def beat(self) -> float:
         """Renew the lease; how long until the next beat. Raises `StoreUnavailable`, and then the lease
         that we had runs on."""
         until = self._store.steady() + int(self._lease_s * pacing.SECOND)
-        self._started_at = await self._write(until, stopped=False)
+        self._started_at, renewed_at = await self._write(until, stopped=False)
+        if renewed_at >= self.lease_until:
+            self.unbroken_since = renewed_at
         self.lease_until = until
         return self._lease_s / 3
 
@@ -46,7 +54,7 @@ class Heartbeat:
         """Say that this process has ended and holds nothing any more."""
         await self._write(self._store.steady(), stopped=True)
 
-    async def _write(self, until: int, *, stopped: bool) -> int:
+    async def _write(self, until: int, *, stopped: bool) -> tuple[int, int]:
         name = self._name
         process = Process(
             id=name.process,
@@ -62,8 +70,9 @@ class Heartbeat:
         return await asyncio.wrap_future(self._store.write(lambda tx: _renew(tx, process)))
 
 
-def _renew(tx: Tx, process: Process) -> int:
+def _renew(tx: Tx, process: Process) -> tuple[int, int]:
+    """Since when it runs (calendar), and the steady instant of the renewal."""
     started_at = process.started_at or tx.now
     tx.processes.beat(replace(process, beat_at=tx.now, started_at=started_at))
     tx.set_meta("steady_seen", str(tx.steady))
-    return started_at
+    return started_at, tx.steady

@@ -32,6 +32,7 @@ class Conditions:
     steady       the clock
     late_us      how long after its slot a start may be
     lease_until  this process's own lease, as last renewed
+    since        when that lease began: what was claimed under one that has lapsed is not ours any more
     stopping     a stop was asked for: start nothing more
     closed_at    when an answer last told this process that the gate is closed: nothing claimed before
                  it starts after it. Other processes hear of it at their next claim
@@ -42,6 +43,7 @@ class Conditions:
     lease_until: Callable[[], int]
     stopping: Callable[[], bool]
     closed_at: Callable[[], int] = lambda: 0
+    since: Callable[[], int] = lambda: 0
 
 
 async def send(claim: Claim, provider: Provider, conditions: Conditions) -> Attempted:
@@ -84,5 +86,5 @@ def _check(claim: Claim, conditions: Conditions, now: int) -> None:
         raise TooLate("deadline")
     if claim.key_dies_at is not None and now >= claim.key_dies_at:
         raise TooLate("key_dying")
-    if now >= conditions.lease_until():
+    if now >= conditions.lease_until() or claim.claimed_at < conditions.since():
         raise TooLate("lease_lost")

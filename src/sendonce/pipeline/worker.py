@@ -221,6 +221,7 @@ class Worker:
             lease_until=lambda: self._heart.lease_until,
             stopping=lambda: self._stopping,
             closed_at=lambda: loop.closed_at,
+            since=lambda: self._heart.unbroken_since,
         )
         for made in claims:
             self._held.add(_name(made))
@@ -338,6 +339,7 @@ class Worker:
     # For the account loops
 
     async def claim(self, account: AccountPolicy, lead_us: int, hints: Sequence[Hint] | None) -> Claimed:
+        lease_until = self._heart.lease_until
         return await _done(
             self._store.write(
                 lambda tx: claim(
@@ -348,6 +350,7 @@ class Worker:
                     secret=self._store.secret,
                     lead_us=lead_us,
                     hints=hints,
+                    lease_until=lease_until,
                 )
             )
         )
@@ -414,7 +417,7 @@ class _AccountLoop:
             return 0.0
         if claimed.why == "empty":
             return self._worker.idle_s
-        if claimed.why in ("lanes", "probing"):
+        if claimed.why in ("lanes", "probing", "lease_lost"):
             return BUSY_S
         if claimed.again_at:
             wait = (claimed.again_at - self._worker.steady()) / pacing.SECOND
