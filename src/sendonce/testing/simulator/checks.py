@@ -6,6 +6,7 @@ shadow is what its entries say. What reached a customer it hears from the provid
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections import Counter
@@ -91,6 +92,7 @@ class Checker:
     def __init__(self, store: SqliteStore, classes: Mapping[str, str], now_s: Callable[[], float]) -> None:
         self.coverage = Coverage()
         self.broken: list[Broken] = []
+        self.news_is_bad = asyncio.Event()
         self.shadows: dict[str, Shadow] = {}
         self.listener: Callable[[Seen], None] = lambda seen: None
         self._store = store
@@ -101,6 +103,7 @@ class Checker:
 
     def broke(self, what: str, *, kind: str = "stage failed", key: str = "") -> None:
         self.broken.append(Broken(kind, what, self._now_s(), key))
+        self.news_is_bad.set()
 
     # After a transaction
 
@@ -248,8 +251,8 @@ class Checker:
             if shadow.standing.state not in ENDED and shadow.standing.state is not State.UNCERTAIN
         ]
 
-    def finish(self) -> Counts:
-        """Everything that can only be asked of the whole."""
+    def finish(self, *, whole: bool = True) -> Counts:
+        """Everything that can only be asked of the whole; `whole` False: the run was cut short."""
         for fault in verify(self._store).faults:
             self.broke(f"{fault.key} entry {fault.seq}: {fault.what}", kind="verify")
         counts = Counts(len(self.shadows), over_limit=self._over_limit)
@@ -266,7 +269,7 @@ class Checker:
                 self.broke(
                     f"{shadow.key} is {state}, and it was sent", kind="cancelled yet sent", key=shadow.key
                 )
-        for shadow in self.open:
+        for shadow in self.open if whole else ():
             counts.lost += 1
             self.broke(f"{shadow.key} has not ended: {shadow.standing}", kind="lost", key=shadow.key)
         return counts

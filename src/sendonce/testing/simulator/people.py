@@ -22,7 +22,7 @@ from sendonce.core.policy import Policy
 from sendonce.core.reminder import DEFAULT_TENANT, Asked
 from sendonce.pipeline import cancel, consent, pause, redrive, resolve
 from sendonce.pipeline.intake import UNDONE, Mode, admit
-from sendonce.ports.store import Store, StoredTemplate
+from sendonce.ports.store import Store, StoredTemplate, Tx
 from sendonce.preparation import prepare
 from sendonce.template_book import TemplateBook
 from sendonce.testing.simulator.checks import Seen
@@ -279,17 +279,31 @@ class People:
     def add_template(self, body: str) -> Deed:
         """The next version of the one template, for both channels."""
 
-        def deed(store: Store, book: TemplateBook) -> None:
-            newest = store.read(lambda tx: tx.templates.newest(DEFAULT_TENANT, TEMPLATE))
+        text = f"Dear {body}, [ref:{{{{ delivery_key }}}}]"
+        subjects = {Channel.EMAIL: "About {{ reminder }}", Channel.SMS: ""}
+
+        def unit(tx: Tx) -> None:
+            newest = tx.templates.newest(DEFAULT_TENANT, TEMPLATE)
             version = newest[0].version + 1 if newest else 1
-            text = f"Dear {body}, [ref:{{{{ delivery_key }}}}]"
-            parts = [
-                StoredTemplate(
-                    DEFAULT_TENANT, TEMPLATE, version, channel, subject, text, "", f"{channel}{version}", 0
-                )
-                for channel, subject in ((Channel.EMAIL, "About {{ reminder }}"), (Channel.SMS, ""))
-            ]
-            store.write(lambda tx: tx.templates.put(parts)).result()
+            tx.templates.put(
+                [
+                    StoredTemplate(
+                        DEFAULT_TENANT,
+                        TEMPLATE,
+                        version,
+                        channel,
+                        subject,
+                        text,
+                        "",
+                        f"{channel}{version}",
+                        0,
+                    )
+                    for channel, subject in subjects.items()
+                ]
+            )
+
+        def deed(store: Store, book: TemplateBook) -> None:
+            store.write(unit).result()
             book.refresh()
 
         return deed

@@ -81,7 +81,10 @@ class Call:
     process: Process
     message: Message
     answer: asyncio.Future[Outcome]
-    open: bool = True
+    began_us: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.message.delivery_key} of {self.process.id} since {self.began_us / SECOND:.4f} s"
 
 
 @dataclass(slots=True)
@@ -93,7 +96,6 @@ class SimulatedAccount:
     taken: list[Taken] = field(default_factory=list)
     calls: dict[Call, None] = field(default_factory=dict)
     starts: deque[int] = field(default_factory=deque)
-    uncertain_calls: int = 0
     _keys: dict[str, Taken] = field(default_factory=dict)
 
     @property
@@ -114,8 +116,9 @@ class SimulatedAccount:
         self.calls[call] = None
         limits = self.policy.limits
         if len(self.calls) > limits.lanes:
+            held = ", ".join(map(str, self.calls))
             self.ground.checker.over_limit(
-                f"{self.name} has {len(self.calls)} open calls, {limits.lanes} are allowed"
+                f"{self.name} has {len(self.calls)} open calls, {limits.lanes} are allowed: {held}"
             )
         self.starts.append(now)
         for limit in limits.limits:
@@ -245,7 +248,7 @@ class ProviderPort:
 
     async def _call(self, message: Message, place: str, *, disturbed: bool) -> Outcome:
         ground, dice, account = self._ground, self._ground.dice, self._account
-        call = Call(self._process, message, ground.loop.create_future())
+        call = Call(self._process, message, ground.loop.create_future(), ground.loop.now_us)
         account.begin(call, disturbed=disturbed)
         self._open[call] = None
         timeout_s = self.promise.timeout_s

@@ -72,18 +72,24 @@ class Outcome:
 
 
 def run_seed(
-    seed: int, profile: Profile, *, without: Set[str] = frozenset(), path: Path | None = None
+    seed: int,
+    profile: Profile,
+    *,
+    without: Set[str] = frozenset(),
+    path: Path | None = None,
+    to_the_end: bool = True,
 ) -> Outcome:
     """Run one seed to its end. The same arguments give the same outcome, to the byte.
 
     `without`: ids of faults (`Struck.id`) and deliveries ("delivery 7") that are left out. `path`: keep
-    the store in this file, which must not exist; None: in memory.
+    the store in this file, which must not exist; None: in memory. `to_the_end` False: stop at the first
+    thing that does not hold.
     """
     loop = VirtualLoop()
     collecting = gc.isenabled()
     gc.disable()  # a cycle that is collected may run a `finally`: at moments that are no seed's
     try:
-        return _World(loop, seed, profile, without, path).run()
+        return _World(loop, seed, profile, without, path).run(to_the_end=to_the_end)
     finally:
         loop.close()
         if collecting:
@@ -134,9 +140,10 @@ class _World:
         self._deeds_open = 0
         self._news = asyncio.Event()
         self._over = False
+        self._cut = False
 
-    def run(self) -> Outcome:
-        main = self._loop.create_task(self._live(), context=WORLD)
+    def run(self, *, to_the_end: bool) -> Outcome:
+        main = self._loop.create_task(self._main(to_the_end=to_the_end), context=WORLD)
         try:
             self._loop.run_until_complete(main)
         except Stuck as error:
@@ -145,7 +152,7 @@ class _World:
             process.kill()
         for failed in self._loop.errors:
             self._checker.broke(failed, kind="task failed")
-        counts = self._checker.finish()
+        counts = self._checker.finish(whole=not self._cut)
         coverage = self._checker.coverage
         for struck in self._dice.struck:
             coverage.fault(struck.fault)
@@ -167,6 +174,20 @@ class _World:
         return outcome
 
     # The course of a run
+
+    async def _main(self, *, to_the_end: bool) -> None:
+        live = asyncio.create_task(self._live())
+        broken = asyncio.create_task(self._checker.news_is_bad.wait())
+        await asyncio.wait([live] if to_the_end else [live, broken], return_when=asyncio.FIRST_COMPLETED)
+        broken.cancel()
+        if not live.done():
+            self._cut = True
+            live.cancel()
+            self._mains.clear()
+            for process in self._running.values():
+                process.kill()
+            await self._all_gone()
+        await asyncio.gather(live, broken, return_exceptions=True)
 
     async def _live(self) -> None:
         self._store.write(lambda tx: _seed_gates(tx, self._policy)).result()
@@ -201,6 +222,9 @@ class _World:
         for role, process in list(self._running.items()):
             if role not in self._workers:
                 process.kill()
+        await self._all_gone()
+
+    async def _all_gone(self) -> None:
         while self._running:  # noqa: ASYNC110 (virtual time costs nothing)
             await asyncio.sleep(LOOK_S)
         await asyncio.gather(*self._ended)
