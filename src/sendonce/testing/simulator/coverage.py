@@ -32,7 +32,7 @@ from sendonce.testing.simulator.faults import Fault
 UNROUTED: Final = "-"
 """The class of what was not published yet."""
 CLASSES: Final = ("K", "K+L", "L", "N")
-CHECKS: Final = ("stopping", "slot_missed", "key_dying", "lease_lost")
+CHECKS: Final = ("stopping", "gate_closed", "slot_missed", "key_dying", "lease_lost")
 """What the sender asks right before the first byte. Its deadline is not among them: a slot is always
 missed long before."""
 NOTES: Final = (Event.DUPLICATE_OBSERVED, Event.LATE_OUTCOME)

@@ -33,6 +33,7 @@ class Fault(StrEnum):
     STORE_ERROR = "store error"
     LOST_COMMIT_ACK = "lost commit acknowledgement"
     SLOW_COMMIT = "slow commit"
+    STORE_AWAY = "store away for one process"
     # The network
     NO_CONNECTION = "no connection"
     LOST_REQUEST = "lost request"
@@ -59,6 +60,7 @@ class Fault(StrEnum):
     ERROR_NOT_TAKEN = "error, not taken"
     ADAPTER_BUG = "adapter bug"
     LOOKUP_DOWN = "look-up down"
+    OUTAGE = "the same answer to everybody for a while"
     # Time
     CLOCK_FORWARD = "calendar set forward"
     CLOCK_BACK = "calendar set back"
@@ -89,7 +91,12 @@ class Fault(StrEnum):
 
 
 _PROCESSES: Final = {Fault.CRASH: 0.012, Fault.PAUSE: 0.008, Fault.PAUSE_BEFORE_BYTE: 0.01, Fault.STOP: 0.25}
-_STORE: Final = {Fault.STORE_ERROR: 0.005, Fault.LOST_COMMIT_ACK: 0.015, Fault.SLOW_COMMIT: 0.02}
+_STORE: Final = {
+    Fault.STORE_ERROR: 0.005,
+    Fault.LOST_COMMIT_ACK: 0.015,
+    Fault.SLOW_COMMIT: 0.02,
+    Fault.STORE_AWAY: 0.02,
+}
 _NETWORK: Final = {
     Fault.NO_CONNECTION: 0.02,
     Fault.LOST_REQUEST: 0.02,
@@ -107,7 +114,7 @@ _PROVIDER: Final = {
     ),
     Fault.QUOTA: 0.0008,
     Fault.QUOTA_TIMED: 0.003,
-    Fault.ACCOUNT_ERROR: 0.003,
+    Fault.ACCOUNT_ERROR: 0.006,
     Fault.REJECTED: 0.02,
     Fault.SUPPRESSED_THERE: 0.01,
     Fault.UNAVAILABLE: 0.04,
@@ -115,7 +122,8 @@ _PROVIDER: Final = {
     Fault.ERROR_BUT_TAKEN: 0.015,
     Fault.ERROR_NOT_TAKEN: 0.01,
     Fault.ADAPTER_BUG: 0.003,
-    Fault.LOOKUP_DOWN: 0.2,
+    Fault.LOOKUP_DOWN: 0.3,
+    Fault.OUTAGE: 0.15,
 }  # fmt: skip
 _TIME: Final = {Fault.CLOCK_FORWARD: 0.15, Fault.CLOCK_BACK: 0.15}
 _HINTS: Final = {

@@ -43,17 +43,27 @@ Deed = Callable[[Store, TemplateBook], None]
 _LATER_WEIGHT: Final = {
     Event.SCHEDULED: 0.4,
     Event.PUBLISHED: 0.4,
-    Event.CLAIMED: 0.4,
+    Event.CLAIMED: 1.0,
     Event.ACCEPTED: 0.1,
     Event.DEFERRED: 1.0,
 }
 """How likely somebody is to act on what has just happened, beside 3 for all that is rare."""
 
 
+_DOUBTS: Final = (Event.UNKNOWN, Event.CLAIMED, Event.KEY_DIED, Event.NOT_SENT, Event.ASSUMED_SENT)
+"""After these, somebody may ask the provider by telephone, and bring a receipt."""
+_WORDS: Final = {
+    Fault.SAY_SENT_PROVEN: resolve.Word.SENT,
+    Fault.SAY_SENT: resolve.Word.SENT,
+    Fault.SAY_NOT_SENT: resolve.Word.NOT_SENT,
+    Fault.SAY_RESEND: resolve.Word.RESEND,
+}
+
+
 @dataclass(slots=True)
 class People:
     """Decides who does what, and when. `do` hands a deed to a desk after so many seconds; `receipt_of`
-    is what a person finds who asks the provider about a delivery key."""
+    is what a person finds who asks the provider about a delivery key; `step_clock` sets the calendar."""
 
     dice: Dice
     policy: Policy
@@ -61,6 +71,7 @@ class People:
     now_s: Callable[[], float]
     do: Callable[[float, Deed], None]
     receipt_of: Callable[[str], str]
+    step_clock: Callable[[float], None]
     asked: dict[str, Asked] = field(default_factory=dict)
     _due_s: dict[str, float] = field(default_factory=dict)
 
@@ -140,6 +151,11 @@ class People:
             self._soon(place, self._record(key, Kind.OPT_OUT))
             if self.dice.strikes(Fault.OPT_IN, key):
                 self.do(self.dice.between(key, 1.0, 20.0), self._record(key, Kind.OPT_IN))
+        if event in _DOUBTS and self._strikes(Fault.SAY_SENT_PROVEN, place, key, 0.5):
+            self._soon(place, self._say(key, Fault.SAY_SENT_PROVEN))
+        if event is Event.UNRESOLVED and self._strikes(Fault.CLOCK_BACK, place, key, weight):
+            # Its expiry lies in the future once more.
+            self.step_clock(-60.0)
         if state in DEAD_LETTERS:
             self._redrive(place, key)
         if state is State.UNCERTAIN:
@@ -207,16 +223,11 @@ class People:
         self._soon(place, _if_there(deed))
 
     def _resolve(self, place: str, key: str) -> None:
-        words = {
-            Fault.SAY_SENT_PROVEN: resolve.Word.SENT,
-            Fault.SAY_SENT: resolve.Word.SENT,
-            Fault.SAY_NOT_SENT: resolve.Word.NOT_SENT,
-            Fault.SAY_RESEND: resolve.Word.RESEND,
-        }
-        fault = self.dice.which(tuple(words), f"{place} word", key)
-        if fault is None:
-            return
+        fault = self.dice.which(tuple(_WORDS), f"{place} word", key)
+        if fault is not None:
+            self._soon(place, self._say(key, fault))
 
+    def _say(self, key: str, fault: Fault) -> Deed:
         def deed(store: Store, book: TemplateBook) -> None:
             receipt = self.receipt_of(key) if fault is Fault.SAY_SENT_PROVEN else ""
             if fault is Fault.SAY_SENT_PROVEN and not receipt:
@@ -224,14 +235,14 @@ class People:
             resolve.resolve(
                 store,
                 [key],
-                words[fault],
+                _WORDS[fault],
                 self.policy,
                 reason="asked the provider",
                 actor=ACTOR,
                 receipt=receipt,
             )
 
-        self._soon(place, _if_there(deed))
+        return _if_there(deed)
 
     def look_around(self) -> None:
         """Called every few seconds: pauses, and what their author did not mean to do to a template."""

@@ -83,6 +83,7 @@ class StorePort:
         self._process = process
         self._ground = ground
         self.secret = ground.store.secret
+        self._away_until = 0.0
 
     def write(self, unit: Callable[[Tx], T]) -> Future[T]:
         self._process.check()
@@ -124,7 +125,9 @@ class StorePort:
         if dice.strikes(Fault.SLOW_COMMIT, place, f"{process.id} waits long for the store"):
             latency_s = dice.between(f"{place} slow", 0.05, 2.0)
         await asyncio.sleep(latency_s)
-        if dice.strikes(Fault.STORE_ERROR, place, f"the store refuses {process.id}"):
+        if dice.strikes(Fault.STORE_AWAY, place, f"{process.id} cannot reach the store", weight=IDLE_WEIGHT):
+            self._away_until = ground.loop.time() + dice.between(f"{place} away", 0.2, 1.2 * ground.lease_s)
+        if dice.strikes(Fault.STORE_ERROR, place, f"the store refuses {process.id}") or self._is_away:
             raise StoreUnavailable("simulated: locked")
         process.check()
         try:
@@ -143,6 +146,10 @@ class StorePort:
             raise StoreUnavailable("simulated: the connection was lost at the commit")
         await ground.gate(process, f"{place} after", weight=weight)
         return answer
+
+    @property
+    def _is_away(self) -> bool:
+        return self._ground.loop.time() < self._away_until and self._ground.dice.striking
 
     async def _read(self, query: Callable[[Tx], T]) -> T:
         ground, place = self._ground, f"{self._process.name} read"

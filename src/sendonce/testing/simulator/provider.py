@@ -96,6 +96,7 @@ class SimulatedAccount:
     taken: list[Taken] = field(default_factory=list)
     calls: dict[Call, None] = field(default_factory=dict)
     starts: deque[int] = field(default_factory=deque)
+    spell: Fault | None = None
     _keys: dict[str, Taken] = field(default_factory=dict)
 
     @property
@@ -146,7 +147,7 @@ class SimulatedAccount:
 
     def _decide(self, message: Message) -> Outcome:
         dice, place = self.ground.dice, f"{self.name} answer"
-        refusal = dice.which(REFUSALS, place, f"{self.name} to {message.delivery_key}")
+        refusal = self.spell or dice.which(REFUSALS, place, f"{self.name} to {message.delivery_key}")
         if refusal is not None:
             return self._refuse(refusal)
         known = self._keys.get(message.send_key) if self._has_key else None
@@ -190,6 +191,15 @@ class SimulatedAccount:
                 return Unknown("bad_gateway", "502")
             case _:
                 return Throttled(THROTTLES[refusal], "429", wait_s if refusal in TIMED else None)
+
+    def fall_ill(self) -> None:
+        """Give everybody the same answer for some seconds."""
+        place = f"{self.name} spell"
+        self.spell = self.ground.dice.pick(place, REFUSALS)
+        self.ground.loop.call_later(self.ground.dice.between(place, 0.5, 12.0), self.recover, context=WORLD)
+
+    def recover(self) -> None:
+        self.spell = None
 
     def look_up(self, message: Message) -> Finding:
         """What a search by our reference shows now."""

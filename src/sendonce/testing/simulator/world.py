@@ -25,6 +25,7 @@ from sendonce.core.policy import AccountPolicy, CategoryPolicy, ChannelPolicy, P
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.core.retry import RetryPolicy
 from sendonce.core.routing import Route
+from sendonce.pipeline.claimer import DEADLINE_SLACK_S
 from sendonce.pipeline.relay import relay, sweep
 from sendonce.pipeline.scheduler import TIMER, Scheduler
 from sendonce.pipeline.worker import Worker, WorkerSettings
@@ -118,7 +119,13 @@ class _World:
         self._accounts = {account.name: SimulatedAccount(account, self._ground) for account in accounts}
         self._transports = self._make_transports()
         self._people = People(
-            self._dice, self._policy, self._clock.now, loop.time, self._do_later, self._receipt_of
+            self._dice,
+            self._policy,
+            self._clock.now,
+            loop.time,
+            self._do_later,
+            self._receipt_of,
+            self._clock.step,
         )
         self._checker.listener = self._people.hear
         self._mains: dict[str, Main] = {
@@ -200,18 +207,22 @@ class _World:
             await asyncio.sleep(LOOK_AROUND_S)
             self._people.look_around()
             self._step_clock()
+            self._make_ill()
             self._stop_some()
         self._dice.striking = False
         self._people.resume_all()
+        timeout_s = max(account.promise.timeout_s for account in self._policy.accounts.values())
+        held_s = 2 * self._policy.lease_s + timeout_s
+        await asyncio.sleep(held_s + timeout_s + DEADLINE_SLACK_S + LOOK_S)
+        self._checker.lanes(held_s)
         self._retire("worker-2", "worker-3", "scheduler-2")
         until = self._loop.time() + QUIET_MAX_S
         while (self._deeds_open or self._checker.open) and self._loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
         # What is still on its way to a provider arrives now, and may yet prove us wrong.
-        promises = [account.promise for account in self._policy.accounts.values()]
-        timeout_s = max(promise.timeout_s for promise in promises)
-        await asyncio.sleep(max(promise.arrival_max_s for promise in promises) + timeout_s + 1.0)
-        self._checker.lanes(2 * self._policy.lease_s + timeout_s)
+        arrival_s = max(account.promise.arrival_max_s for account in self._policy.accounts.values())
+        await asyncio.sleep(arrival_s + timeout_s + LOOK_S)
+        self._checker.lanes(held_s)
         await self._end()
 
     async def _end(self) -> None:
@@ -236,6 +247,11 @@ class _World:
             process = self._running.get(role)
             if process is not None:
                 process.kill()
+
+    def _make_ill(self) -> None:
+        for name, account in self._accounts.items():
+            if account.spell is None and self._dice.strikes(Fault.OUTAGE, name, name):
+                account.fall_ill()
 
     def _step_clock(self) -> None:
         for fault, sign in ((Fault.CLOCK_FORWARD, 1), (Fault.CLOCK_BACK, -1)):
