@@ -31,7 +31,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sendonce.core.errors import ConfigError
 from sendonce.core.outcome import (
@@ -55,6 +55,9 @@ PROVABLY_NOT_SENT = (NotStarted, Failed, AccountError)
 OUTCOMES = (NotStarted, Accepted, Rejected, Throttled, AccountError, Failed, Unknown)
 FINDINGS = (Found, Absent, NoAnswer)
 TO_EMAIL, TO_SMS = "Ann.Person+tag@example.com", "+12025550123"
+
+BUSY_S: Final = 5.0
+"""How late a busy machine may be, where a fault would mean never."""
 
 
 class Fault(StrEnum):
@@ -523,7 +526,9 @@ class ProviderContract(ABC):
 
             outcome = await provider.send(self.message, start=Starts(peer, note))
             assert outcome == Unknown("timeout")
-            assert loop.time() - began[0] < provider.promise.timeout_s + 0.25
+            assert len(peer.messages) == 1, "one call of send is one call of the provider"
+            # What does not end by itself would never end here; a busy machine is only late.
+            assert loop.time() - began[0] < provider.promise.timeout_s + BUSY_S
 
         self.run(scenario)
 
