@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench wheel lock upgrade clean
+.PHONY: help setup demo test check format bench wheel lock upgrade clean simulate
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,3 +68,6 @@ upgrade: lock ## the same, with the newest releases
 clean: ## remove everything that was made here
 	@rm -rf .venv build dist .demo .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+simulate: $(READY) ## prove it in a simulated world; ARGS="--seeds 1-1000 --faults storm" says how much
+	@$(BIN)/sendonce simulate --seeds 1-200 $(ARGS)

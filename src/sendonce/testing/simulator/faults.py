@@ -122,7 +122,7 @@ _PROVIDER: Final = {
     Fault.ERROR_BUT_TAKEN: 0.015,
     Fault.ERROR_NOT_TAKEN: 0.01,
     Fault.ADAPTER_BUG: 0.003,
-    Fault.LOOKUP_DOWN: 0.3,
+    Fault.LOOKUP_DOWN: 0.5,
     Fault.OUTAGE: 0.15,
 }  # fmt: skip
 _TIME: Final = {Fault.CLOCK_FORWARD: 0.15, Fault.CLOCK_BACK: 0.15}
@@ -135,7 +135,7 @@ _HINTS: Final = {
 }
 _PEOPLE: Final = {
     Fault.CANCEL: 0.08,
-    Fault.OPT_OUT: 0.03,
+    Fault.OPT_OUT: 0.05,
     Fault.OPT_IN: 0.5,
     Fault.UPDATE: 0.06,
     Fault.REPEAT: 0.05,
@@ -143,9 +143,9 @@ _PEOPLE: Final = {
     Fault.REDRIVE: 0.4,
     Fault.REDRIVE_FRESH: 0.25,
     Fault.SAY_SENT: 0.1,
-    Fault.SAY_SENT_PROVEN: 0.3,
+    Fault.SAY_SENT_PROVEN: 0.25,
     Fault.SAY_NOT_SENT: 0.1,
-    Fault.SAY_RESEND: 0.2,
+    Fault.SAY_RESEND: 0.35,
     Fault.PAUSE_SCHEDULER: 0.1,
     Fault.PAUSE_CHANNEL: 0.1,
     Fault.PAUSE_GROUP: 0.2,

@@ -98,8 +98,10 @@ class People:
             number / 400 if number < 40 else number / 1_000 + dice.chance(place) * 0.85
         )
         account = dice.pick(f"{place} account", accounts)
-        category = f"{account.name}{dice.pick(f'{place} policy', ('', '', '', '', '-resend', '-assume'))}"
-        expires_s = dice.pick(f"{place} expiry", (15, 40, 90, 180, 240))
+        category = (
+            f"{account.name}{dice.pick(f'{place} policy', ('', '', '', '-resend', '-resend', '-assume'))}"
+        )
+        expires_s = dice.pick(f"{place} expiry", (12, 20, 40, 90, 240))
         address = int(dice.chance(f"{place} address") * ADDRESSES)
         asked = Asked(
             reminder=f"r{number}",
@@ -142,7 +144,7 @@ class People:
         shadow, event = seen.shadow, seen.event
         key, state = shadow.key, shadow.standing.state
         place = f"{key} {event}"
-        weight = _LATER_WEIGHT.get(event, 3.0)
+        weight = 3.0 if shadow.standing.maybe else _LATER_WEIGHT.get(event, 3.0)
         if event is Event.SCHEDULED:
             self._caller_returns(key)
         if self._strikes(Fault.CANCEL, place, key, weight):
@@ -156,6 +158,8 @@ class People:
         if event is Event.UNRESOLVED and self._strikes(Fault.CLOCK_BACK, place, key, weight):
             # Its expiry lies in the future once more.
             self.step_clock(-60.0)
+        if event is Event.HELD and self.dice.chance(f"{place} mended") < 0.5:
+            self._soon(place, self._resume(pause.Target(pause.Scope.ACCOUNT, shadow.account)))
         if state in DEAD_LETTERS:
             self._redrive(place, key)
         if state is State.UNCERTAIN:

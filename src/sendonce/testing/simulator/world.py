@@ -508,8 +508,8 @@ def _draw_account(dice: Dice, name: str, channel: Channel, promise: Promise) -> 
         promise=promise,
         limits=GateLimits(tuple(limits), lanes=dice.pick(place, (1, 3, 8))),
         retry=RetryPolicy(
-            attempts_max=dice.pick(place, (2, 3, 6)),
-            throttles_max=dice.pick(place, (2, 6, 500)),
+            attempts_max=dice.pick(place, (1, 2, 3, 6)),
+            throttles_max=dice.pick(place, (1, 3, 500)),
             base_s=0.5,
             cap_s=8.0,
             floor_s=0.2,
