@@ -84,11 +84,11 @@ class _Trial:
         while size >= 1 and candidates:
             kept: list[str] = []
             for start in range(0, len(candidates), size):
+                if self.made >= self._trials_max:
+                    return
                 group = candidates[start : start + size]
                 if not self._fails_without(group):
                     kept += group
-                if self.made >= self._trials_max:
-                    return
             candidates = kept
             size = size // 2 if size > 1 else 0
 

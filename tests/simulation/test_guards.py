@@ -1,0 +1,119 @@
+"""With one guard of the product taken away, what must hold does not hold, and the simulator sees it.
+
+A test that cannot fail proves nothing: so each guard is taken away once. The first three are defects that
+the simulator itself found, and this keeps them from coming back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sendonce import moves
+from sendonce.core import lifecycle, pacing, promise
+from sendonce.core.lifecycle import Guard
+from sendonce.pipeline import claimer, reaper, reconciler, sender, settler, worker
+from sendonce.pipeline.heartbeat import Heartbeat
+from sendonce.testing.simulator import Fault, Profile, run_seed
+from sendonce.testing.simulator.coverage import legal
+
+
+def lanes_of_untold_claims(patch: pytest.MonkeyPatch) -> None:
+    """A claim whose commit was not told of kept its lane for as long as its process lived."""
+    patch.setattr(reaper, "_is_nobodys", lambda *_: False)
+
+
+def lapsed_leases(patch: pytest.MonkeyPatch) -> None:
+    """A process that woke after its lease claimed, was reaped, renewed its lease, and sent."""
+    claim = claimer.claim
+    patch.setattr(worker, "claim", lambda *args, lease_until, **given: claim(*args, **given))
+    since = property(lambda self: 0, lambda self, value: None)
+    patch.setattr(Heartbeat, "unbroken_since", since, raising=False)
+
+
+def lanes_for_hints(patch: pytest.MonkeyPatch) -> None:
+    """A pull of many hints was claimed as far as the rate went, whatever the lanes."""
+    ahead = pacing.slots_ahead
+    patch.setattr(pacing, "slots_ahead", lambda gate, most, **given: ahead(gate, 64, **given))
+
+
+def last_moment(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sender, "_check", lambda *_: None)
+
+
+def settle_time(patch: pytest.MonkeyPatch) -> None:
+    for module in (reconciler, moves, promise):
+        patch.setattr(module, "settles_at", lambda *_: 0)
+
+
+def key_age(patch: pytest.MonkeyPatch) -> None:
+    for module in (promise, claimer):
+        patch.setattr(module, "key_dies_at", lambda promise, first_try: first_try + 10**15)
+
+
+def cancels_that_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(lifecycle.GUARDS, Guard.NO_ENDING, lambda standing, facts: True)
+
+
+def sticky_maybe(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(lifecycle.GUARDS, Guard.NOT_MAYBE, lambda standing, facts: True)
+
+
+def fenced_outcomes(patch: pytest.MonkeyPatch) -> None:
+    def unfenced(tx: Any, row: Any, attempt: Any, policy: Any, process: str) -> Any:
+        return settler._settle_current(tx, row, attempt, policy, process, 0.5)
+
+    patch.setattr(settler, "_settle_late", unfenced)
+
+
+F = Fault
+CASES: list[tuple[Callable[[pytest.MonkeyPatch], None], dict[Fault, float], int, str]] = [
+    (lanes_of_untold_claims, {F.LOST_COMMIT_ACK: 0.15}, 1, "lane kept"),
+    (lapsed_leases, {F.PAUSE: 0.1, F.SLOW_COMMIT: 0.1}, 54, "over limit"),
+    (lanes_for_hints, {F.QUEUE_ERROR: 0.01}, 3, "over limit"),
+    (last_moment, {F.SLOW: 0.2}, 2, "over limit"),
+    (settle_time, {F.LATE_ARRIVAL: 0.3, F.LOST_RESPONSE: 0.2, F.CLOCK_FORWARD: 0.5}, 1, "duplicate"),
+    (key_age, {F.LOST_RESPONSE: 0.5, F.OUTAGE: 0.5, F.PAUSE_CHANNEL: 0.4}, 20, "duplicate"),
+    (cancels_that_wait, {F.CANCEL: 0.4, F.LOST_RESPONSE: 0.4}, 1, "claimed after cancel"),
+    (sticky_maybe, {F.CANCEL: 0.3, F.LOST_RESPONSE: 0.5}, 1, "cancelled yet sent"),
+    (fenced_outcomes, {F.PAUSE: 0.05, F.CRASH: 0.02}, 1, "stage failed"),
+]
+"""What is taken away, what must go wrong for it to matter, a seed in which it does, and what breaks."""
+
+
+def of_these(faults: dict[Fault, float], *, beyond: bool = False) -> Profile:
+    return Profile("these", faults, share=1.0, deliveries=40, active_s=15.0, beyond=beyond)
+
+
+@pytest.fixture
+def fresh_table() -> Iterator[None]:
+    """What the checker remembers of the table belongs to the table as it is."""
+    legal.cache_clear()
+    yield
+    legal.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_table")
+@pytest.mark.parametrize(
+    ("take_away", "faults", "seed", "kind"), CASES, ids=[case[0].__name__ for case in CASES]
+)
+def test_without_its_guard_it_is_seen(
+    take_away: Callable[[pytest.MonkeyPatch], None],
+    faults: dict[Fault, float],
+    seed: int,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert run_seed(seed, of_these(faults)).broken == ()
+    take_away(monkeypatch)
+    legal.cache_clear()
+    assert kind in {broken.kind for broken in run_seed(seed, of_these(faults)).broken}
+
+
+def test_a_freeze_beyond_the_promise_is_seen() -> None:
+    """The residual that is stated: longer between the last check and the first byte than the margin."""
+    faults = {F.PAUSE_BEFORE_BYTE: 0.3}
+    assert run_seed(3, of_these(faults)).broken == ()
+    assert "duplicate" in {broken.kind for broken in run_seed(3, of_these(faults, beyond=True)).broken}
