@@ -254,7 +254,7 @@ class Checker:
     def finish(self, *, whole: bool = True) -> Counts:
         """Everything that can only be asked of the whole; `whole` False: the run was cut short."""
         for fault in verify(self._store).faults:
-            self.broke(f"{fault.key} entry {fault.seq}: {fault.what}", kind="verify")
+            self.broke(f"{fault.key} entry {fault.seq}: {fault.what}", kind="verify", key=fault.key)
         counts = Counts(len(self.shadows), over_limit=self._over_limit)
         for shadow in self.shadows.values():
             state = shadow.standing.state

@@ -155,7 +155,7 @@ class People:
                 self.do(self.dice.between(key, 1.0, 20.0), self._record(key, Kind.OPT_IN))
         if event in _DOUBTS and self._strikes(Fault.SAY_SENT_PROVEN, place, key, 0.5):
             self._soon(place, self._say(key, Fault.SAY_SENT_PROVEN))
-        if event is Event.UNRESOLVED and self._strikes(Fault.CLOCK_BACK, place, key, weight):
+        if event is Event.UNRESOLVED and self._strikes(Fault.CLOCK_BACK, place, key, 5.0):
             # Its expiry lies in the future once more.
             self.step_clock(-60.0)
         if event is Event.HELD and self.dice.chance(f"{place} mended") < 0.5:
