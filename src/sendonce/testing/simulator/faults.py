@@ -135,7 +135,7 @@ _HINTS: Final = {
 }
 _PEOPLE: Final = {
     Fault.CANCEL: 0.08,
-    Fault.OPT_OUT: 0.07,
+    Fault.OPT_OUT: 0.035,
     Fault.OPT_IN: 0.5,
     Fault.UPDATE: 0.06,
     Fault.REPEAT: 0.05,
