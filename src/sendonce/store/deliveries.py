@@ -13,7 +13,7 @@ from sendonce.core.delivery import Channel, partition_of
 from sendonce.core.ledger import GENESIS, Entry, link, spell
 from sendonce.core.lifecycle import ENDED, UNSENT, Ending, Event, Standing, State
 from sendonce.ports.store import Course, Delivery, Move, NewDelivery
-from sendonce.store.session import Session, Tuple
+from sendonce.store.session import Parameters, Session, Tuple
 
 COLUMNS: Final = (
     "id, tenant, key, reminder_id, customer, channel, address_tag, category, grp, priority, "
@@ -70,24 +70,16 @@ class SqlDeliveries:
         return [entry[0] for entry in entries]
 
     def by_ids(self, ids: Sequence[int]) -> list[Delivery]:
-        found = (self._session.rows("delivery_by_id", {"id": id_}) for id_ in sorted(set(ids)))
+        found = self._session.rows_each("delivery_by_id", [{"id": id_} for id_ in sorted(set(ids))])
         return [_delivery(row) for rows in found for row in rows]
 
     def by_keys(self, keys: Sequence[tuple[str, str]]) -> list[Delivery]:
-        found = [
-            _delivery(row)
-            for tenant, key in keys
-            for row in self._session.rows("delivery_by_key", {"tenant": tenant, "key": key})
-        ]
-        return sorted(found, key=lambda delivery: delivery.id)
+        named: list[Parameters] = [{"tenant": tenant, "key": key} for tenant, key in keys]
+        return self._in_order(self._session.rows_each("delivery_by_key", named))
 
     def of_reminders(self, reminder_ids: Sequence[int]) -> list[Delivery]:
-        found = [
-            _delivery(row)
-            for id_ in reminder_ids
-            for row in self._session.rows("delivery_of_reminder", {"reminder_id": id_})
-        ]
-        return sorted(found, key=lambda delivery: delivery.id)
+        named: list[Parameters] = [{"reminder_id": id_} for id_ in reminder_ids]
+        return self._in_order(self._session.rows_each("delivery_of_reminder", named))
 
     def matching(self, what: str, value: Mapping[str, int | str], limit: int, after: int) -> list[Delivery]:
         return self._page(f"delivery_matching_{what}", {**value, "limit": limit, "after": after})
@@ -116,7 +108,11 @@ class SqlDeliveries:
     def move(self, moves: Sequence[Move]) -> list[bool]:
         # One kind of statement after the other, not row by row: its code and pages stay in the caches.
         entries = [self._entry(move) for move in moves]
-        done = [self._move(move, seq, head) for move, (seq, _, head) in zip(moves, entries, strict=True)]
+        changed = self._session.run_each(
+            "delivery_move",
+            [self._moved(move, seq, head) for move, (seq, _, head) in zip(moves, entries, strict=True)],
+        )
+        done = [count == 1 for count in changed]
         moved = [(move, entry) for move, entry, yes in zip(moves, entries, done, strict=True) if yes]
         self._append((move.before.id, move.event, *entry) for move, entry in moved)
         for move, _ in moved:
@@ -125,16 +121,17 @@ class SqlDeliveries:
         return done
 
     def note(self, notes: Sequence[Move]) -> list[bool]:
-        done: list[bool] = []
-        for note in notes:
-            before = note.before
-            seq, body, head = self._entry(note)
-            changed = self._session.run(
-                "delivery_note", {"id": before.id, "seq": seq, "head": head, "from_seq": before.seq}
-            )
-            if changed:
-                self._append([(before.id, note.event, seq, body, head)])
-            done.append(changed == 1)
+        entries = [self._entry(note) for note in notes]
+        changed = self._session.run_each(
+            "delivery_note",
+            [
+                {"id": note.before.id, "seq": seq, "head": head, "from_seq": note.before.seq}
+                for note, (seq, _, head) in zip(notes, entries, strict=True)
+            ],
+        )
+        done = [count == 1 for count in changed]
+        noted = [(note, entry) for note, entry, yes in zip(notes, entries, done, strict=True) if yes]
+        self._append((note.before.id, note.event, *entry) for note, entry in noted)
         return done
 
     def defer(self, deferrals: Sequence[tuple[Delivery, int]]) -> None:
@@ -157,43 +154,39 @@ class SqlDeliveries:
             woken += self._session.run("delivery_unpause_queued", {**parameters, "account": account})
         return woken
 
-    def _move(self, move: Move, seq: int, head: str) -> bool:
+    def _moved(self, move: Move, seq: int, head: str) -> Parameters:
         before, standing, course = move.before, move.standing, move.course
-        changed = self._session.run(
-            "delivery_move",
-            {
-                "state": standing.state.value,
-                "epoch": standing.epoch,
-                "version": standing.version,
-                "maybe": int(standing.maybe),
-                "permit": int(standing.permit),
-                "ending": standing.ending.value,
-                "pending": int(standing.state is State.SCHEDULED),
-                "ready": _ready(standing, course, self._now),
-                "unsent": int(standing.state in UNSENT),
-                "attention": int(standing.state in _ATTENTION),
-                "next_at": course.next_at,
-                "expires_at": course.expires_at,
-                "account": course.account,
-                "tag": course.tag,
-                "cost": course.cost,
-                "attempts": course.attempts,
-                "failures": course.failures,
-                "throttles": course.throttles,
-                "first_try": course.first_try,
-                "last_try": course.last_try,
-                "receipt": course.receipt,
-                "reason": course.reason,
-                "ended_at": self._now if standing.state in ENDED else 0,
-                "seq": seq,
-                "head": head,
-                "id": before.id,
-                "from_state": before.standing.state.value,
-                "from_epoch": before.standing.epoch,
-                "from_seq": before.seq,
-            },
-        )
-        return changed == 1
+        return {
+            "state": standing.state.value,
+            "epoch": standing.epoch,
+            "version": standing.version,
+            "maybe": int(standing.maybe),
+            "permit": int(standing.permit),
+            "ending": standing.ending.value,
+            "pending": int(standing.state is State.SCHEDULED),
+            "ready": _ready(standing, course, self._now),
+            "unsent": int(standing.state in UNSENT),
+            "attention": int(standing.state in _ATTENTION),
+            "next_at": course.next_at,
+            "expires_at": course.expires_at,
+            "account": course.account,
+            "tag": course.tag,
+            "cost": course.cost,
+            "attempts": course.attempts,
+            "failures": course.failures,
+            "throttles": course.throttles,
+            "first_try": course.first_try,
+            "last_try": course.last_try,
+            "receipt": course.receipt,
+            "reason": course.reason,
+            "ended_at": self._now if standing.state in ENDED else 0,
+            "seq": seq,
+            "head": head,
+            "id": before.id,
+            "from_state": before.standing.state.value,
+            "from_epoch": before.standing.epoch,
+            "from_seq": before.seq,
+        }
 
     def _relabel(self, move: Move) -> None:
         before = move.before
@@ -232,6 +225,9 @@ class SqlDeliveries:
                 for id_, event, seq, body, head in entries
             ),
         )
+
+    def _in_order(self, found: Sequence[Sequence[Tuple]]) -> list[Delivery]:
+        return sorted((_delivery(row) for rows in found for row in rows), key=lambda delivery: delivery.id)
 
     def _page(self, name: str, parameters: Mapping[str, int | str]) -> list[Delivery]:
         return [_delivery(row) for row in self._session.rows(name, parameters)]

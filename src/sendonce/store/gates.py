@@ -50,11 +50,9 @@ class SqlGates:
         return [_gate(row) for row in self._session.rows("gate_all", {})]
 
     def flows(self, account: str, flows: Sequence[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for flow in set(flows):
-            for row in self._session.rows("flow_get", {"account": account, "flow": flow}):
-                found[flow] = row[0]
-        return found
+        wanted = list(dict.fromkeys(flows))
+        rows = self._session.rows_each("flow_get", [{"account": account, "flow": flow} for flow in wanted])
+        return {flow: found[0][0] for flow, found in zip(wanted, rows, strict=True) if found}
 
     def save_flows(self, account: str, tags: Mapping[str, int], below: int) -> None:
         self._session.many(

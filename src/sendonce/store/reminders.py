@@ -157,9 +157,8 @@ class SqlContents:
         )
 
     def get(self, keys: Sequence[tuple[int, int]]) -> dict[int, Content]:
-        found = (
-            self._session.rows("content_get", {"delivery_id": id_, "version": version})
-            for id_, version in keys
+        found = self._session.rows_each(
+            "content_get", [{"delivery_id": id_, "version": version} for id_, version in keys]
         )
         return {row[0]: Content(*row) for rows in found for row in rows}
 

@@ -129,18 +129,15 @@ class SqlPreferences:
         self._session = session
 
     def of(self, keys: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str, str], list[Preference]]:
-        found: dict[tuple[str, str, str], list[Preference]] = {}
-        for key in dict.fromkeys(keys):
-            tenant, channel, address_tag = key
-            rows = self._session.rows(
-                "preference_of", {"tenant": tenant, "channel": channel, "address_tag": address_tag}
-            )
-            if rows:
-                found[key] = [Preference(Kind(row[0]), row[1], row[2], row[3]) for row in rows]
-        return found
+        wanted = list(dict.fromkeys(keys))
+        named: list[Parameters] = [
+            {"tenant": tenant, "channel": channel, "address_tag": tag} for tenant, channel, tag in wanted
+        ]
+        found = zip(wanted, self._session.rows_each("preference_of", named), strict=True)
+        return {key: [Preference(Kind(row[0]), *row[1:]) for row in rows] for key, rows in found if rows}
 
     def put(self, records: Sequence[Mapping[str, int | str]]) -> int:
-        return sum(self._session.run("preference_put", record) for record in records)
+        return sum(self._session.run_each("preference_put", records))
 
     def remove(self, tenant: str, channel: str, address_tag: str, category: str, kind: str) -> int:
         return self._session.run(

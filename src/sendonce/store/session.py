@@ -20,8 +20,16 @@ class Session(Protocol):
         """All rows of a statement."""
         ...
 
+    def rows_each(self, name: str, parameters: Sequence[Parameters]) -> list[list[Tuple]]:
+        """The rows of a statement for each set of parameters, in one round trip where that counts."""
+        ...
+
     def run(self, name: str, parameters: Parameters) -> int:
         """Run a statement; how many rows it changed."""
+        ...
+
+    def run_each(self, name: str, parameters: Sequence[Parameters]) -> list[int]:
+        """How many rows a statement changed for each set of parameters, one after the other."""
         ...
 
     def many(self, name: str, parameters: Iterable[Parameters]) -> None:

@@ -16,7 +16,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -181,6 +181,20 @@ class _Connection:
         text, placed = self._bound[name]
         self._execute(text, placed(parameters))
         return self._raw.changes()
+
+    def rows_each(self, name: str, parameters: Sequence[Parameters]) -> list[list[Tuple]]:
+        text, placed = self._bound[name]
+        execute = self._execute
+        return [list(execute(text, placed(one))) for one in parameters]
+
+    def run_each(self, name: str, parameters: Sequence[Parameters]) -> list[int]:
+        text, placed = self._bound[name]
+        execute, changes = self._execute, self._raw.changes
+        done: list[int] = []
+        for one in parameters:
+            execute(text, placed(one))
+            done.append(changes())
+        return done
 
     def many(self, name: str, parameters: Iterable[Parameters]) -> None:
         text, placed = self._bound[name]
