@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import phonenumbers
 import pytest
 from email_validator import validate_email
 from hypothesis import example, given
@@ -171,6 +172,83 @@ def test_a_normalised_address_stays_as_it_is(text: str) -> None:
     with suppress(InvalidInput):
         number = normalise_phone(text, region="US")
         assert normalise_phone(number, region=None) == number
+
+
+def library_says(text: str) -> bool:
+    """It is reachable as it is written, by `phonenumbers` alone."""
+    try:
+        parsed = phonenumbers.parse(text, None)
+    except phonenumbers.NumberParseException:
+        return False
+    whole = phonenumbers.format_number(parsed, phonenumbers.PhoneNumberFormat.E164)
+    return whole == text and phonenumbers.number_type(parsed) in address._REACHABLE
+
+
+def known_numbers() -> list[str]:
+    """A number of each kind in each region, and one for each country code that belongs to none."""
+    kinds = [*phonenumbers.PhoneNumberType.values(), None]
+    examples = [
+        phonenumbers.example_number(region)
+        if kind is None
+        else phonenumbers.example_number_for_type(region, kind)
+        for region in phonenumbers.SUPPORTED_REGIONS
+        for kind in kinds
+    ]
+    nowhere = [code for code, where in phonenumbers.COUNTRY_CODE_TO_REGION_CODE.items() if where == ("001",)]
+    examples += [phonenumbers.example_number_for_non_geo_entity(code) for code in nowhere]
+    e164 = phonenumbers.PhoneNumberFormat.E164
+    return sorted({phonenumbers.format_number(number, e164) for number in examples if number})
+
+
+KNOWN_NUMBERS = known_numbers()
+
+
+def test_the_quick_way_knows_a_number_where_the_library_does_in_every_country() -> None:
+    """Each known number, and each that differs from it in one of the digits that decide its kind."""
+    assert len(KNOWN_NUMBERS) > 1_000
+    near = {
+        number[:at] + digit + number[at + 1 :]
+        for number in KNOWN_NUMBERS
+        for at in range(1, 7)
+        for digit in "0123456789"
+    }
+    country_by_country = sorted(near)  # the library forgets its patterns when it is sent around the world
+    quick = {number for number in country_by_country if address._plainly_reachable(number)}
+    reachable = {number for number in country_by_country if library_says(number)}
+    assert quick <= reachable
+    assert len(quick) > 0.9 * len(reachable)  # or it would be quick for nobody
+
+
+@given(
+    st.one_of(
+        st.from_regex(r"\A\+[1-9][0-9]{5,15}\Z"),
+        st.builds(
+            lambda number, at, put, drop: number[:at] + put + number[at + drop :],
+            st.sampled_from(KNOWN_NUMBERS),
+            st.integers(1, 12),
+            st.text("0123456789", max_size=4),
+            st.integers(0, 4),
+        ),
+        st.text("+0123456789 \n\u0661\u200e", max_size=17),
+    )
+)
+@example("+390312345678")  # a zero that belongs to the number
+@example("+5491123456789")  # rewritten by the library in other spellings
+@example("+5492212345678")
+@example("+521234567890")
+@example("+88201234567")
+def test_the_quick_way_never_says_yes_where_the_library_would_not(text: str) -> None:
+    if address._plainly_reachable(text):
+        assert library_says(text)
+        assert normalise_phone(text, region="GB") == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["+12025550123", "+14165550123", "+447400123456", "+4915123456789", "+33612345678", "+919876543210"],
+)
+def test_usual_numbers_take_the_quick_way(text: str) -> None:
+    assert address._plainly_reachable(text)
 
 
 @pytest.mark.parametrize(
