@@ -139,6 +139,7 @@ def prepared_again(old: Reminder, *, secret: bytes) -> Prepared:
     return Prepared(old, tuple(targets))
 
 
+@lru_cache(maxsize=4096)  # thousands of rows are due at the same time
 def due_of(text: str, timezone: str, default_zone: str, now: int) -> tuple[Due, tuple[str, ...]]:
     """Read a due time as callers may write it, with notes on what was assumed.
 
@@ -154,16 +155,11 @@ def due_of(text: str, timezone: str, default_zone: str, now: int) -> tuple[Due, 
         wait_s = parse_duration(relative[1], field="due") if relative[1] else 0.0
         return at_instant(now + round(wait_s * SECOND), zone), assumed
     if not timezone and _WITH_OFFSET.search(text):
-        return _read_due(text, None), ()
-    due = _read_due(text, zone)
+        return parse_due(text, zone=None), ()
+    due = parse_due(text, zone=zone)
     if due.shift is not Shift.NONE:
         assumed += (shift_note(due),)
     return due, assumed
-
-
-@lru_cache(maxsize=4096)  # thousands of rows are due at the same time
-def _read_due(text: str, zone: str | None) -> Due:
-    return parse_due(text, zone=zone)
 
 
 def at_instant(at: int, zone: str) -> Due:
@@ -251,12 +247,13 @@ def _prepared(
 
 def _spec_hash(asked: Asked, due: Due, data: str, recipients: str) -> str:
     """Of what the caller gave, not of what the configuration added: that may change in between."""
-    if not asked.plan and _RELATIVE.fullmatch(asked.due.strip()):
-        when = asked.due
-    elif _WITH_OFFSET.search(asked.due):
-        when = str(due.at)
-    else:
-        when = f"{due.local} {asked.timezone and due.zone}"
+    match _form_of(asked.due):
+        case "relative":
+            when = asked.due
+        case "instant":
+            when = str(due.at)
+        case _:
+            when = f"{due.local} {asked.timezone and due.zone}"
     # No part can hold a NUL: it would not have come this far.
     spec = "\0".join(
         (
@@ -265,6 +262,14 @@ def _spec_hash(asked: Asked, due: Due, data: str, recipients: str) -> str:
         )
     )  # fmt: skip
     return hashlib.sha256(spec.encode()).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _form_of(due: str) -> str:
+    """How a due time was written: as "relative", "instant" or "local" time."""
+    if _RELATIVE.fullmatch(due.strip()):
+        return "relative"
+    return "instant" if _WITH_OFFSET.search(due) else "local"
 
 
 def _too_late(due: Due, targets: Sequence[Target], policy: Policy, now: int) -> InvalidInput | None:

@@ -870,8 +870,16 @@ class _Cleaner:
         self.values_left = DATA_VALUES_MAX
 
     def names(self, values: Mapping[Any, object], name: str, depth: int) -> dict[str, object]:
-        cleaned = {}
+        cleaned: dict[str, object] = {}
         for key, value in values.items():
+            if type(value) is str and type(key) is str and key.isprintable() and value.isprintable():
+                # Nearly all there is: text with nothing in it to be cleaned away, and room for it.
+                size = len(key) + len(value)
+                if self.values_left > 0 and self.characters_left >= size:
+                    self.values_left -= 1
+                    self.characters_left -= size
+                    cleaned[key] = value
+                    continue
             if not isinstance(key, str):
                 raise _data_error(name, f"a name is of type {type(key).__name__}: names are text")
             cleaned[self.text(key, name)] = self.value(value, name if depth else key, depth + 1)

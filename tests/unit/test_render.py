@@ -350,6 +350,28 @@ def test_data_that_is_no_plain_bounded_json_is_refused(data: dict[str, object], 
     assert error.code in ("invalid_data", "too_large")
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"t": "x" * 65_535}, ""),
+        ({"t": "x" * 65_537}, "variable 't': the data has more than 65536 characters"),
+        ({"t": "x" * 65_536}, "variable 'data': the data has more than 65536 characters"),
+        ({"t": "x" * 65_500, "u" * 35: ""}, ""),
+        ({"t": "x" * 65_500, "u" * 36: ""}, "variable 'data': the data has more than 65536 characters"),
+        ({"t": "x" * 65_500, "u": "y" * 35 + "\n"}, "variable 'u': the data has more than 65536 characters"),
+        ({f"t{n}": "x" for n in range(2_000)}, ""),
+        ({f"t{n}": "x" for n in range(2_001)}, "variable 't2000': the data has more than 2000 values"),
+        ({"t": [1] * 1_998, "u": "x"}, ""),
+        ({"t": [1] * 1_999, "u": "x"}, "variable 'u': the data has more than 2000 values"),
+    ],
+)
+def test_the_bounds_of_data_are_exact(data: dict[str, object], words: str) -> None:
+    if words:
+        assert words in str(refusal(email(text="t"), data))
+    else:
+        assert compile_template(email(text="t")).render(data).text == "t"
+
+
 def test_data_that_refers_to_itself_ends() -> None:
     loop: list[object] = []
     loop.append(loop)
