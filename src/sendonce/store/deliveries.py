@@ -40,13 +40,18 @@ class SqlDeliveries:
         self._now = now
 
     def insert(self, new: Sequence[NewDelivery]) -> list[int]:
-        entries: list[tuple[int, Event, int, str, str]] = []
-        for delivery in new:
-            entry = Entry(1, self._now, Event.SCHEDULED, delivery.actor, _FIRST, delivery.details)
-            body = spell(delivery.key, delivery.tenant, entry)
-            head = link(GENESIS, body)
-            inserted = self._session.rows(
-                "delivery_insert",
+        bodies = [
+            spell(
+                delivery.key,
+                delivery.tenant,
+                Entry(1, self._now, Event.SCHEDULED, delivery.actor, _FIRST, delivery.details),
+            )
+            for delivery in new
+        ]
+        heads = [link(GENESIS, body) for body in bodies]
+        inserted = self._session.rows_each(
+            "delivery_insert",
+            [
                 {
                     "tenant": delivery.tenant,
                     "key": delivery.key,
@@ -62,12 +67,15 @@ class SqlDeliveries:
                     "due_at": delivery.due_at,
                     "expires_at": delivery.expires_at,
                     "head": head,
-                },
-            )
-            id_ = int(inserted[0][0])
-            entries.append((id_, Event.SCHEDULED, 1, body, head))
-        self._append(entries)
-        return [entry[0] for entry in entries]
+                }
+                for delivery, head in zip(new, heads, strict=True)
+            ],
+        )
+        ids = [int(rows[0][0]) for rows in inserted]
+        self._append(
+            (id_, Event.SCHEDULED, 1, body, head) for id_, body, head in zip(ids, bodies, heads, strict=True)
+        )
+        return ids
 
     def by_ids(self, ids: Sequence[int]) -> list[Delivery]:
         found = self._session.rows_each("delivery_by_id", [{"id": id_} for id_ in sorted(set(ids))])

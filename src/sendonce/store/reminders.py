@@ -26,22 +26,24 @@ class SqlReminders:
         self._now = now
 
     def find(self, keys: Sequence[tuple[str, str, str]]) -> list[Reminder | None]:
-        found: list[Reminder | None] = []
-        for tenant, reminder, customer in keys:
-            rows = self._session.rows(
-                "reminder_find", {"tenant": tenant, "reminder": reminder, "customer": customer}
-            )
-            found.append(_reminder(rows[0]) if rows else None)
-        return found
+        found = self._session.rows_each(
+            "reminder_find",
+            [
+                {"tenant": tenant, "reminder": reminder, "customer": customer}
+                for tenant, reminder, customer in keys
+            ],
+        )
+        return [_reminder(rows[0]) if rows else None for rows in found]
 
     def by_ids(self, ids: Sequence[int]) -> dict[int, Reminder]:
-        found = (self._session.rows("reminder_by_id", {"id": id_}) for id_ in set(ids))
+        found = self._session.rows_each("reminder_by_id", [{"id": id_} for id_ in sorted(set(ids))])
         return {row[0]: _reminder(row) for rows in found for row in rows}
 
     def insert(self, new: Sequence[Reminder]) -> list[int]:
-        return [
-            int(self._session.rows("reminder_insert", self._parameters(reminder))[0][0]) for reminder in new
-        ]
+        inserted = self._session.rows_each(
+            "reminder_insert", [self._parameters(reminder) for reminder in new]
+        )
+        return [int(rows[0][0]) for rows in inserted]
 
     def revise(self, revised: Sequence[Reminder]) -> None:
         for old in self.by_ids([reminder.id for reminder in revised]).values():
