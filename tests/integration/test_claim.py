@@ -21,6 +21,7 @@ from sendonce.core.promise import Promise, ProviderClass
 from sendonce.core.retry import RetryPolicy
 from sendonce.pipeline.attempt import Claim
 from sendonce.pipeline.claimer import claim as claim_for
+from sendonce.pipeline.pause import change_limits
 from sendonce.pipeline.scheduler import TIMER, Scheduler
 from sendonce.ports.store import Pause, Tx
 from tests.integration.world import HOUR, SECOND, World, account_of, policy_of
@@ -556,23 +557,60 @@ def test_what_may_not_go_uses_no_slot_and_hides_nobody() -> None:
     assert _gate(world).tats[0] <= world.store.steady() + 2 * SECOND
 
 
-def test_a_row_whose_content_is_gone_hides_nobody() -> None:
-    """DLQ-01 at the claim: what cannot be built leaves the head of the line and tells why."""
-    world = _world(rate=1)
-    keys = _publish(world, 2)
-
-    def spoil(tx: Tx) -> None:
-        (row,) = tx.deliveries.by_keys([("default", keys[0])])
+def _spoil(world: World, key: str) -> None:
+    def unit(tx: Tx) -> None:
+        (row,) = tx.deliveries.by_keys([("default", key)])
         (content,) = tx.contents.get([(row.id, row.standing.version)]).values()
         tx.contents.put([replace(content, payload="{")])
 
-    world.write(spoil)
+    world.write(unit)
+
+
+def _first_claims(world: World) -> list[str]:
     for _ in range(3):
-        claims = world.claim()
-        if claims:
-            break
-    assert [claim.key for claim in claims] == [keys[1]]
-    assert world.row(keys[0]).course.reason == "unreadable_content"
+        if claims := world.claim():
+            return [claim.key for claim in claims]
+    return []
+
+
+def test_a_row_whose_content_is_damaged_ends_with_a_reason_and_hides_nobody() -> None:
+    """DLQ-01 at the claim: what cannot be built is a dead letter, not a row that waits until it expires."""
+    world = _world(rate=1)
+    keys = _publish(world, 2)
+    _spoil(world, keys[0])
+    assert _first_claims(world) == [keys[1]]
+    row = world.row(keys[0])
+    assert (row.standing.state, row.course.reason) == (State.REJECTED, "bad_content:unreadable")
+    assert world.events(keys[0])[-1] == "unrenderable"
+
+
+@pytest.mark.parametrize(("lookup", "state"), [(False, State.UNCERTAIN), (True, State.RECONCILING)])
+def test_a_damaged_row_that_may_be_sent_is_never_called_rejected(lookup: bool, state: State) -> None:
+    world = _world(rate=1)
+    (key,) = _publish(world, 1)
+    promise = replace(world.policy.accounts["sms-K"].promise, lookup=lookup)
+    world.policy = policy_of(replace(world.policy.accounts["sms-K"], promise=promise))
+    world.send(Unknown("timeout"))
+    _spoil(world, key)
+    world.advance(60)
+    assert _first_claims(world) == []
+    row = world.row(key)
+    assert (row.standing.state, row.standing.maybe) == (state, True)
+    assert row.course.reason == "bad_content:unreadable"
+
+
+def test_a_row_larger_than_a_quota_that_was_lowered_since_does_not_block_its_account() -> None:
+    """Its parts fit when it was published; one a day can never send two parts, today or any day."""
+    world = _world()
+    large = world.schedule("large", data={"name": "A" * 200})
+    small = world.schedule("small", to="+12025550199")
+    world.pass_()
+    lowered = GateLimits((Limit(1, 86_400 * SECOND, parts=True),), lanes=50)
+    change_limits(world.store, "sms-K", lowered, reason="new contract", actor="operator:ann")
+    assert world.row(large).course.cost == 2
+    assert _first_claims(world) == [small]
+    row = world.row(large)
+    assert (row.standing.state, row.course.reason) == (State.REJECTED, "bad_content:larger_than_quota")
 
 
 # Doubt

@@ -17,6 +17,7 @@ from sendonce.core.outcome import Accepted, Failed, Reason, Rejected, Unknown
 from sendonce.core.policy import Recipients
 from sendonce.pipeline.redrive import Filter, Redrive, dead_letters, groups, redrive, show
 from sendonce.pipeline.verify import verify
+from sendonce.ports.store import Tx
 from tests.integration.world import SECOND, World
 
 
@@ -361,6 +362,27 @@ def test_content_made_anew_goes_out_as_the_next_version(with_text: bool) -> None
     after = world.row(key)
     assert (after.standing.state, after.standing.version, after.group) == (State.ACCEPTED, 2, "loan-7")
     assert verify(world.store).ok
+
+
+def test_what_was_damaged_goes_again_only_with_its_text_made_anew() -> None:
+    world = World("K")
+    key = world.schedule()
+    world.pass_()
+
+    def spoil(tx: Tx) -> None:
+        (row,) = tx.deliveries.by_keys([("default", key)])
+        (content,) = tx.contents.get([(row.id, row.standing.version)]).values()
+        tx.contents.put([replace(content, payload="{")])
+
+    world.write(spoil)
+    assert world.claim() == []
+    assert world.state(key) is State.REJECTED
+    letter = world.read(lambda tx: show(tx, key, world.policy))
+    assert letter.refused == "its stored text is damaged: redrive it with its content made anew"
+    assert again(world).redriven == 0
+    assert again(world, fresh=True).redriven == 1
+    world.pass_()
+    assert world.send(Accepted("r")) == [key]
 
 
 @pytest.mark.parametrize("fresh", [True, False])

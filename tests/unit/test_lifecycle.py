@@ -61,6 +61,10 @@ CASES: list[tuple[Standing, Event, Facts, Standing]] = [
     # From intake to the claim.
     (at(S.SCHEDULED), E.PUBLISHED, Facts(), at(S.QUEUED)),
     (at(S.SCHEDULED), E.UNRENDERABLE, Facts(), at(S.REJECTED)),
+    (at(S.QUEUED), E.UNRENDERABLE, Facts(), Standing(S.REJECTED, 4, 2)),
+    (MAYBE, E.UNRENDERABLE, ALIVE, Standing(S.UNCERTAIN, 4, 2, maybe=True)),
+    (MAYBE, E.UNRENDERABLE, LOOKUP, Standing(S.RECONCILING, 4, 2, maybe=True)),
+    (at(S.QUEUED, maybe=True, permit=True), E.UNRENDERABLE, Facts(), Standing(S.UNCERTAIN, 4, 2, True)),
     (at(S.QUEUED), E.DEFERRED, Facts(), at(S.QUEUED)),
     (at(S.QUEUED), E.REVISED, Facts(), Standing(S.SCHEDULED, 4, 3)),
     (at(S.QUEUED), E.CLAIMED, Facts(), Standing(S.SENDING, 4, 2)),
@@ -270,6 +274,7 @@ GUARDS_THAT_CARRY: list[tuple[Event, State, Guard | Effect, Kind, str]] = [
     (E.SUPPRESSED, S.SUPPRESSED, G.NOT_MAYBE, Kind.KEY, "SUPPRESSED while it may have been sent"),
     (E.EXPIRED, S.EXPIRED, G.NOT_MAYBE, Kind.KEY, "EXPIRED while it may have been sent"),
     (E.REJECTED, S.REJECTED, G.NOT_MAYBE, Kind.KEY, "REJECTED while it may have been sent"),
+    (E.UNRENDERABLE, S.REJECTED, G.NOT_MAYBE, Kind.KEY, "REJECTED while it may have been sent"),
     (E.FAILED, S.DEAD, G.NOT_MAYBE, Kind.KEY, "DEAD while it may have been sent"),
     (E.THROTTLED, S.DEAD, G.NOT_MAYBE, Kind.KEY, "DEAD while it may have been sent"),
     (E.REVISED, S.SCHEDULED, G.NOT_MAYBE, Kind.KEY, "REJECTED while it may have been sent"),

@@ -327,6 +327,9 @@ def _rules() -> list[Rule]:
         Rule(Event.REVISED, UNSENT, (g.NOT_MAYBE,), states.SCHEDULED, (e.VERSION, e.EPOCH)),
         Rule(Event.PUBLISHED, scheduled, (g.NOT_EXPIRED,), states.QUEUED),
         Rule(Event.UNRENDERABLE, scheduled, (), states.REJECTED),
+        # What was frozen can no longer be sent: damaged, or larger than a quota that was lowered since.
+        Rule(Event.UNRENDERABLE, queued, (g.NOT_MAYBE,), states.REJECTED, (e.EPOCH,)),
+        *in_doubt(Event.UNRENDERABLE, queued, (g.MAYBE,), e.EPOCH, e.SPEND_PERMIT),
         # The claim is the durable intent to send.
         Rule(
             Event.CLAIMED,

@@ -92,7 +92,7 @@ def claim(
     else:
         rows, known, done = _hinted(tx, account, hints, process)
     allowed, ended = _still_allowed(tx, rows, policy, process)
-    sendable, spoiled = _readable(tx, allowed, policy, process, secret)
+    sendable, spoiled = _sendable(tx, allowed, gate.limits, policy, process, secret)
     ended += spoiled
     # Hints name as many rows as they like; what has no lane and no slot now is left to the queue.
     sendable = sendable[: len(ahead.slots)]
@@ -242,32 +242,30 @@ def _still_allowed(
     return reachable, len(moves)
 
 
-def _readable(
-    tx: Tx, rows: Sequence[Delivery], policy: Policy, process: str, secret: bytes
+def _sendable(
+    tx: Tx, rows: Sequence[Delivery], limits: pacing.GateLimits, policy: Policy, process: str, secret: bytes
 ) -> tuple[list[tuple[Delivery, Message, str]], int]:
-    """The messages of the rows, each with its content's hash. A row without a content that can be read
-    was damaged; it is put off, visibly, so that it hides nobody who stands behind it."""
+    """The messages of the rows, each with its content's hash. A row whose content was damaged, or that is
+    larger than a quota lowered since, can never go: it ends with a reason, and hides nobody behind it."""
     contents = tx.contents.get([(row.id, row.standing.version) for row in rows])
-    readable: list[tuple[Delivery, Message, str]] = []
+    sendable: list[tuple[Delivery, Message, str]] = []
     moves: list[Move] = []
     for row in rows:
+        code = "" if pacing.fits_ever(limits, row.course.cost) else "larger_than_quota"
         try:
             content = contents[row.id]
             message = message_of(row, content, policy, secret=secret, now=tx.now)
-        except (LookupError, TypeError, ValueError) as error:
-            tell(telemetry.BAD_CONTENT, delivery=row.key, code=type(error).__name__)
-            until = min(tx.now + PAUSE_LOOK_US, row.course.expires_at)
-            course = replace(row.course, next_at=until, reason="unreadable_content")
-            details: dict[str, Value] = {"reason": "unreadable_content", "until": until}
-            actor = f"worker:{process}"
-            moves.append(
-                _must(move_on(row, Event.DEFERRED, policy, tx, actor=actor, course=course, details=details))
-            )
+        except (LookupError, TypeError, ValueError):
+            code = "unreadable"
+        if code:
+            tell(telemetry.BAD_CONTENT, delivery=row.key, code=code)
+            reason, actor = f"bad_content:{code}", f"worker:{process}"
+            moves.append(_end(tx, row, Event.UNRENDERABLE, reason, policy, actor))
         else:
-            readable.append((row, message, content.hash))
+            sendable.append((row, message, content.hash))
     moved = tx.deliveries.move(moves)
     assert all(moved), "rows locked in this unit cannot have moved"
-    return readable, len(moves)
+    return sendable, len(moves)
 
 
 def _take(

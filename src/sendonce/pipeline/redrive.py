@@ -418,6 +418,9 @@ class _Desk:
         if state not in DEAD_LETTERS:
             return f"only dead letters (DEAD, REJECTED) are redriven; this one is {state}"
         content = self._contents.get(row.id)
+        damaged = row.course.reason == "bad_content:unreadable"
+        if not fresh and damaged:
+            return "its stored text is damaged: redrive it with its content made anew"
         if not fresh and (content is None or not row.course.account):
             return "it has no text: mend the template or the data, then redrive it with its content made anew"
         why = self._why_not(row, course, content)

@@ -53,9 +53,8 @@ def _sentence(event: Event, line: Line, when: When) -> str:
             until = line.number("until")
             return f"Put off{f' until {when(until)}' if until else ''}: {why}."
         case Event.UNRENDERABLE:
-            return (
-                f"Its text could not be made, so nothing was sent: {given or 'template and data do not fit'}."
-            )
+            ends = "; nothing was sent" if line.state == State.REJECTED else _now(line)
+            return f"It cannot be sent as it is: {given or 'template and data do not fit'}{ends}."
         case Event.CLAIMED:
             return f"Attempt {line.number('attempt') or '?'} began at {_account(line)}{_decision(line)}."
         case Event.RELEASED:
@@ -319,6 +318,8 @@ _REASONS: Final[Mapping[str, str]] = {
     "gate_closed": "the provider had asked for a pause meanwhile",
     "deadline": "its deadline had passed",
     "key_dying": "a repetition would no longer be recognised",
+    "bad_content:larger_than_quota": "it has more parts than a quota of its account allows",
+    "bad_content:unreadable": "its stored text is damaged",
     "stopping": "the sending process was stopping",
     "lease_lost": "the sending process had lost its lease",
     "import_undone": "the import that brought it was undone",

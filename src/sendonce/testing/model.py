@@ -234,8 +234,12 @@ class _Model:
     # In the order of a delivery's life.
 
     def _scheduler(self, world: World) -> Steps:
-        for event in (Event.PUBLISHED, Event.UNRENDERABLE, Event.DEFERRED, Event.KEY_DIED):
+        for event in (Event.PUBLISHED, Event.DEFERRED, Event.KEY_DIED):
             yield from self._move(world, event)
+        for action, after in self._move(world, Event.UNRENDERABLE):
+            # A permit that no claim has used allowed no effect.
+            unused = world.standing.permit and not after.standing.permit
+            yield action, after._replace(permits=world.permits - unused)
         if world.expired:
             yield from self._move(world, Event.EXPIRED)
 
