@@ -9,9 +9,10 @@ for all categories ("*") covers each of them. Where nothing is recorded, the con
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from sendonce.core.value import value
 
 ANY_CATEGORY: Final = "*"
 
@@ -31,7 +32,7 @@ class NoRecord(StrEnum):
     REFUSE = "refuse"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Preference:
     """One record about an address on a channel. `at` in microseconds UTC; `category` may be "*"."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import unquote
 
 from sendonce.core.errors import InvalidInput
+from sendonce.core.value import value
 
 ID_LENGTH_MAX = 200
 PARTITIONS = 1024
@@ -26,7 +26,7 @@ class Channel(StrEnum):
     SMS = "sms"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Identity:
     """Who the delivery is; unique within its tenant."""
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
@@ -34,6 +33,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from sendonce.core.duration import say_duration
 from sendonce.core.errors import InvalidInput
+from sendonce.core.value import value
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -57,7 +57,7 @@ class Shift(StrEnum):
     FIRST_OF_TWO = "first_of_two"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Due:
     """One due time.
 
@@ -185,7 +185,7 @@ def known_zone(*names: str) -> str:
     return "UTC"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QuietHours:
     """A daily span of the wall clock in which nothing goes out; may cross midnight.
 
@@ -288,21 +288,21 @@ class ExpireReason(StrEnum):
     DUE_PAST_EXPIRY = "due_past_expiry"  # put off (pause, edit) past its validity
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Publish:
     """It may go out now. `late_s`: how long after `next_at` that is, for the ledger."""
 
     late_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Defer:
     """Not before `until`, microseconds UTC, always later than `now` and earlier than the expiry."""
 
     until: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Expire:
     """It ends here, visibly, with a reason."""
 
@@ -341,7 +341,7 @@ def decide_time(
 # What a pass reports
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Window:
     """Due times from `start` up to but not including `end`, now reported as all published."""
 
@@ -349,7 +349,7 @@ class Window:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Gap:
     """No pass ran from `start` to `end`: a pause, an outage, or a timer that does not come."""
 

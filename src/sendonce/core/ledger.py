@@ -14,10 +14,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from sendonce.core.lifecycle import Ending, Event, Standing, State
+from sendonce.core.value import value
 
 Value = str | int | bool | None
 """What an entry's fields may hold: floats have no canonical spelling and are not among them."""
@@ -33,7 +33,7 @@ GENESIS: Final = ""
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Entry:
     """One line.
 
@@ -97,7 +97,7 @@ def standing_of(body: Mapping[str, Value]) -> Standing:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fault:
     """Where a chain is broken. `seq` is the first entry that does not hold, 0 for the row itself."""
 

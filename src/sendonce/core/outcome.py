@@ -17,8 +17,9 @@ and free of personal data: they go into the ledger.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from sendonce.core.value import value
 
 
 class Reason(StrEnum):
@@ -52,14 +53,14 @@ class ThrottleScope(StrEnum):
     UNDECLARED = "undeclared"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NotStarted:
     """No byte that could cause a send has left. `why`: slot_missed, too_late, stopping, key_dying."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Accepted:
     """The provider took it. `receipt` is its message id ("" where it gives none).
 
@@ -71,7 +72,7 @@ class Accepted:
     duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Rejected:
     """Permanent for this recipient or this content. `suppress`: the address must not be tried again."""
 
@@ -80,7 +81,7 @@ class Rejected:
     suppress: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Throttled:
     """Refused for pace and not processed.
 
@@ -93,7 +94,7 @@ class Throttled:
     retry_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AccountError:
     """Our credentials, sender, credit or configuration is at fault; no recipient is to blame."""
 
@@ -101,7 +102,7 @@ class AccountError:
     code: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Failed:
     """Provably not accepted, and worth another try.
 
@@ -113,7 +114,7 @@ class Failed:
     retry_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Unknown:
     """May have been accepted. `evidence`: timeout, reset, truncated, bad_gateway, server_error,
     shutdown, lease_lost."""
@@ -125,14 +126,14 @@ class Unknown:
 Outcome = NotStarted | Accepted | Rejected | Throttled | AccountError | Failed | Unknown
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Found:
     """A look-up by our reference proved that the provider has it."""
 
     receipt: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Absent:
     """A look-up answered, and knows nothing of our reference.
 
@@ -143,7 +144,7 @@ class Absent:
     believable: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NoAnswer:
     """The look-up itself failed; ask again later."""
 

@@ -31,10 +31,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from sendonce.core.outcome import ThrottleScope
+from sendonce.core.value import value
 
 SECOND: Final = 1_000_000
 AHEAD_US: Final = 50_000
@@ -67,7 +68,7 @@ RATE_MAX: Final = 1_000.0
 """Where only quotas limit, retries are held to a share of this many starts a second."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Limit:
     """At most `count` starts (or SMS parts) in any `interval_us`."""
 
@@ -80,7 +81,7 @@ class Limit:
         return self.interval_us > QUOTA_FROM_US
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GateLimits:
     """What the provider allows, as configured or changed since.
 
@@ -94,7 +95,7 @@ class GateLimits:
     jitter_us: int = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Gate:
     """The account's state. Everything here is shared by all processes.
 
@@ -132,7 +133,7 @@ class Gate:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Room:
     """What a claim may take now. `lanes` 0: nothing, because of `why`; look again at `again_at`."""
 
@@ -166,7 +167,7 @@ def rate_now(gate: Gate, now: int) -> float:
     return SECOND / max(spacings) if spacings else math.inf
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Grant:
     """Slots for the first deliveries of the line, and the gate after spending them.
 

@@ -11,11 +11,11 @@ stepped calendar clock would make an old key look young.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from sendonce.core.lifecycle import Facts
+from sendonce.core.value import value
 
 SECOND: Final = 1_000_000
 
@@ -28,7 +28,7 @@ class ProviderClass(StrEnum):
     NEITHER = "N"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Promise:
     """What this account's provider promises. All times in seconds.
 

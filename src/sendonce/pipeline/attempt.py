@@ -6,15 +6,14 @@ once it is settled. What is lost with the process in between is what the reaper 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sendonce.core.delivery import Channel
 from sendonce.core.outcome import Outcome
+from sendonce.core.value import value
 from sendonce.ports.provider import Message
 from sendonce.ports.queue import Hint
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Claim:
     """One delivery, ours to send until `send_deadline`. Instants on the store's steady clock.
 
@@ -38,7 +37,7 @@ class Claim:
     hint: Hint | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Attempted:
     """A claim and what became of it. `started_at`: 0 where no byte left; steady, like `ended_at`."""
 

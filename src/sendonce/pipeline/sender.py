@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from sendonce import telemetry
 from sendonce.core.outcome import Outcome, Unknown
+from sendonce.core.value import value
 from sendonce.pipeline.attempt import Attempted, Claim
 from sendonce.ports.provider import Provider, TooLate
 from sendonce.telemetry import fault, tell
@@ -25,7 +25,7 @@ NAP_MIN_S: Final = 0.001
 """Event loops count in milliseconds and may wake one early; the rest of one is not worth spinning for."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Conditions:
     """What the sender asks right before the first byte. All on the store's steady clock.
 

@@ -11,7 +11,7 @@ breaker, an account error holds the account, and the first success after any of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeGuard, assert_never
 
 from sendonce import telemetry
@@ -33,6 +33,7 @@ from sendonce.core.outcome import (
 )
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.retry import WAIT_MAX_S, wait_s
+from sendonce.core.value import value
 from sendonce.moves import move_on, note
 from sendonce.pipeline.attempt import Attempted
 from sendonce.ports.store import Course, Delivery, Move, Tx
@@ -148,7 +149,7 @@ def _gate_after(gate: pacing.Gate, outcome: Outcome, now: int, chance: float) ->
             assert_never(outcome)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Applied:
     """An outcome as an event of the life cycle, with the course after it."""
 

@@ -26,15 +26,15 @@ The contract, held by `sendonce.testing.conformance.provider`:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from sendonce.core.outcome import Finding, Outcome
 from sendonce.core.promise import Promise as Promise
 from sendonce.core.promise import ProviderClass as ProviderClass
+from sendonce.core.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EmailContent:
     """A rendered email, as frozen at publication. `text` and `html`: at least one is not empty."""
 
@@ -45,7 +45,7 @@ class EmailContent:
     reply_to: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SmsContent:
     """A rendered SMS, as frozen at publication."""
 
@@ -53,7 +53,7 @@ class SmsContent:
     sender: str  # an E.164 number, a short code, an alphanumeric sender id or a service id
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Message:
     """All that a provider call needs; equal messages give equal bytes on the wire.
 

@@ -10,11 +10,12 @@ The built-in queue is the store itself: workers claim ready rows directly and no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from sendonce.core.value import value
 
-@dataclass(frozen=True, slots=True)
+
+@value
 class Hint:
     """Below 1 KB on the wire.
 

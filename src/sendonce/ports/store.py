@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TypeVar
 
 from sendonce.core.consent import Preference
@@ -31,12 +31,13 @@ from sendonce.core.delivery import Channel
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Event, Standing
 from sendonce.core.pacing import Gate, GateLimits
+from sendonce.core.value import value
 
 T = TypeVar("T")
 Row = Mapping[str, int | str]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reminder:
     """What the business asked for, once per (tenant, reminder, customer).
 
@@ -66,7 +67,7 @@ class Reminder:
     created_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Course:
     """What a delivery has been through and where it goes next.
 
@@ -92,7 +93,7 @@ class Course:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Delivery:
     """A delivery as read. `seq` and `head` are its place in the ledger."""
 
@@ -113,7 +114,7 @@ class Delivery:
     head: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NewDelivery:
     """A delivery to be: inserted as SCHEDULED with its first ledger entry."""
 
@@ -132,7 +133,7 @@ class NewDelivery:
     details: Mapping[str, Value]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Move:
     """One step of one delivery, as the table allowed it. `before` is the row as read in this unit.
 
@@ -151,7 +152,7 @@ class Move:
     priority: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Content:
     """What a delivery says: frozen at publication. `payload` is canonical JSON, `hash` its SHA-256."""
 
@@ -165,7 +166,7 @@ class Content:
     frozen_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OpenCall:
     """A lane in use. Steady instants."""
 
@@ -178,7 +179,7 @@ class OpenCall:
     send_deadline: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LostCall:
     """A call that nobody may settle any more. `gone`: its process has lost its lease, at `gone_since`
     (steady); else its own deadline has passed in a living process."""
@@ -188,7 +189,7 @@ class LostCall:
     gone_since: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Process:
     """A process that claims or schedules. `lease_until` is steady, the other times calendar."""
 
@@ -203,7 +204,7 @@ class Process:
     stopped: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StoredTemplate:
     """One channel of one immutable template version."""
 
@@ -218,7 +219,7 @@ class StoredTemplate:
     added_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pause:
     """A pause of a channel, a group or the scheduler. `until` is a calendar instant."""
 

@@ -29,18 +29,18 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
 
 from sendonce.core.errors import ConfigError
+from sendonce.core.value import value
 from sendonce.runtime import sockets
 from sendonce.runtime.sockets import Watch, tls_context
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Origin:
     """Where connections go. `scheme` is http or https, `host` is ASCII and without brackets."""
 
@@ -55,7 +55,7 @@ class Origin:
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Limits:
     """Bounds of one client. Seconds and bytes.
 
@@ -76,7 +76,7 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NotSent:
     """No byte of the request has left.
 
@@ -86,7 +86,7 @@ class NotSent:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MaybeSent:
     """Bytes of the request may have left, and no complete answer came.
 
@@ -96,7 +96,7 @@ class MaybeSent:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Response:
     """A complete answer. Headers are as received; `header` finds one by its name."""
 
