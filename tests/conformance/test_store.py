@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 
 from sendonce.ports.store import Store
-from sendonce.store.sqlite import open_store
+from sendonce.store import postgres, sqlite
 from sendonce.testing.clock import VirtualClock
 from sendonce.testing.conformance.store import StoreSuite, broken_chains
 
-Open = Callable[[Path, VirtualClock], Store]
+Open = Callable[[str, VirtualClock], Store]
 
 STORES: dict[str, Open] = {
-    "sqlite-memory": lambda folder, clock: open_store("sqlite://:memory:", clock, inline=True),
-    "sqlite-file": lambda folder, clock: open_store(f"sqlite:///{folder}/s.db", clock, inline=True),
-    "sqlite-thread": lambda folder, clock: open_store(f"sqlite:///{folder}/s.db", clock),
+    "sqlite-memory": lambda url, clock: sqlite.open_store("sqlite://:memory:", clock, inline=True),
+    "sqlite-file": lambda url, clock: sqlite.open_store(url, clock, inline=True),
+    "sqlite-thread": lambda url, clock: sqlite.open_store(url, clock),
+    "postgres": lambda url, clock: postgres.open_store(url, clock, inline=True, server_clock=False),
+    "postgres-thread": lambda url, clock: postgres.open_store(url, clock, server_clock=False),
 }
 
 
@@ -28,7 +30,9 @@ def clock() -> VirtualClock:
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -> Iterator[Store]:
-    store = STORES[request.param](tmp_path, clock)
+    on_postgres = request.param.startswith("postgres")
+    url = request.getfixturevalue("postgres_url") if on_postgres else f"sqlite:///{tmp_path}/s.db"
+    store = STORES[request.param](url, clock)
     try:
         yield store
         if request.function.__name__ != "test_closing_twice_is_closing_once":

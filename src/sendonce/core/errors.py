@@ -12,6 +12,7 @@ the fix, and each carries a stable `code` for programs.
     ├── NotFound              nothing has that id
     └── StoreError
         ├── StoreUnavailable  locked, full, unreachable: try again, nothing was half done
+        │   └── CommitUnknown     lost while committing: done as a whole, or not at all
         └── StoreMismatch     corrupt, newer than this program, or built on an unsafe library
 """
 
@@ -70,6 +71,13 @@ class StoreUnavailable(StoreError):
     """Locked, full or unreachable. The transaction did not happen; it may be tried again."""
 
     code = "store_unavailable"
+
+
+class CommitUnknown(StoreUnavailable):
+    """The connection was lost under a commit and nobody could be asked about it. What was handed in
+    happened as a whole or not at all; a unit that looks at what it finds may be handed in again."""
+
+    code = "commit_unknown"
 
 
 class StoreMismatch(StoreError):

@@ -30,6 +30,12 @@ _STATES: Final = {state.value: state for state in State}
 _ENDINGS: Final = {ending.value: ending for ending in Ending}
 _CHANNELS: Final = {channel.value: channel for channel in Channel}
 _FIRST: Final = Standing(State.SCHEDULED)
+# Looked up rather than asked of the enumerations, whose attributes are computed: twelve for each move.
+_FLAGS: Final = {
+    state: (state.value, state is State.SCHEDULED, state in UNSENT, state in _ATTENTION, state in ENDED)
+    for state in State
+}
+_ENDED_BY: Final = {ending: ending.value for ending in Ending}
 
 
 class SqlDeliveries:
@@ -114,19 +120,29 @@ class SqlDeliveries:
         return self._page("delivery_attention", parameters)
 
     def move(self, moves: Sequence[Move]) -> list[bool]:
-        # One kind of statement after the other, not row by row: its code and pages stay in the caches.
+        return [changed == 1 for changed in self._moved(moves, [self._entry(move) for move in moves])]
+
+    def advance(self, moves: Sequence[Move]) -> list[Delivery | None]:
         entries = [self._entry(move) for move in moves]
+        changed = self._moved(moves, entries)
+        return [
+            _after(move, seq, head, self._now) if count else None
+            for move, (seq, _, head), count in zip(moves, entries, changed, strict=True)
+        ]
+
+    def _moved(self, moves: Sequence[Move], entries: Sequence[tuple[int, str, str]]) -> list[int]:
+        """How many rows each of the moves changed, 1 or 0; with their entries."""
+        # One kind of statement after the other, not row by row: its code and pages stay in the caches.
         changed = self._session.run_each(
             "delivery_move",
-            [self._moved(move, seq, head) for move, (seq, _, head) in zip(moves, entries, strict=True)],
+            [self._columns(move, seq, head) for move, (seq, _, head) in zip(moves, entries, strict=True)],
         )
-        done = [count == 1 for count in changed]
-        moved = [(move, entry) for move, entry, yes in zip(moves, entries, done, strict=True) if yes]
+        moved = [(move, entry) for move, entry, yes in zip(moves, entries, changed, strict=True) if yes]
         self._append((move.before.id, move.event, *entry) for move, entry in moved)
         for move, _ in moved:
             if move.event in _RELABELS:
                 self._relabel(move)
-        return done
+        return changed
 
     def note(self, notes: Sequence[Move]) -> list[bool]:
         entries = [self._entry(note) for note in notes]
@@ -162,19 +178,20 @@ class SqlDeliveries:
             woken += self._session.run("delivery_unpause_queued", {**parameters, "account": account})
         return woken
 
-    def _moved(self, move: Move, seq: int, head: str) -> Parameters:
+    def _columns(self, move: Move, seq: int, head: str) -> Parameters:
         before, standing, course = move.before, move.standing, move.course
+        state, pending, unsent, attention, ended = _FLAGS[standing.state]
         return {
-            "state": standing.state.value,
+            "state": state,
             "epoch": standing.epoch,
             "version": standing.version,
             "maybe": int(standing.maybe),
             "permit": int(standing.permit),
-            "ending": standing.ending.value,
-            "pending": int(standing.state is State.SCHEDULED),
+            "ending": _ENDED_BY[standing.ending],
+            "pending": pending,
             "ready": _ready(standing, course, self._now),
-            "unsent": int(standing.state in UNSENT),
-            "attention": int(standing.state in _ATTENTION),
+            "unsent": unsent,
+            "attention": attention,
             "next_at": course.next_at,
             "expires_at": course.expires_at,
             "account": course.account,
@@ -187,11 +204,11 @@ class SqlDeliveries:
             "last_try": course.last_try,
             "receipt": course.receipt,
             "reason": course.reason,
-            "ended_at": self._now if standing.state in ENDED else 0,
+            "ended_at": self._now if ended else 0,
             "seq": seq,
             "head": head,
             "id": before.id,
-            "from_state": before.standing.state.value,
+            "from_state": _FLAGS[before.standing.state][0],
             "from_epoch": before.standing.epoch,
             "from_seq": before.seq,
         }
@@ -239,6 +256,27 @@ class SqlDeliveries:
 
     def _page(self, name: str, parameters: Mapping[str, int | str]) -> list[Delivery]:
         return [_delivery(row) for row in self._session.rows(name, parameters)]
+
+
+def _after(move: Move, seq: int, head: str, now: int) -> Delivery:
+    before = move.before
+    return Delivery(
+        id=before.id,
+        tenant=before.tenant,
+        key=before.key,
+        reminder_id=before.reminder_id,
+        customer=before.customer,
+        channel=before.channel,
+        address_tag=before.address_tag if move.address_tag is None else move.address_tag,
+        category=before.category if move.category is None else move.category,
+        group=before.group if move.group is None else move.group,
+        priority=before.priority if move.priority is None else move.priority,
+        standing=move.standing,
+        course=move.course,
+        ended_at=now if move.standing.state in ENDED else 0,
+        seq=seq,
+        head=head,
+    )
 
 
 def _ready(standing: Standing, course: Course, now: int) -> int:

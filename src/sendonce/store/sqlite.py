@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +28,7 @@ from sendonce.ports.clock import Clock
 from sendonce.ports.store import Tx
 from sendonce.store import deliveries, reminders
 from sendonce.store.migrate import migrate, version_of
+from sendonce.store.origin import anchor, secret_of
 from sendonce.store.session import Parameters, Tuple
 from sendonce.store.statements import by_place, expand
 from sendonce.store.transaction import SqlTx
@@ -105,8 +105,8 @@ class SqliteStore:
             self._writer = InlineWriter(self._inline)
         else:
             self._writer = ThreadWriter(self._connect_writer)
-        self.secret = self.write(_secret).result()
-        self._offset = self.write(lambda tx: _anchor(tx, clock)).result()
+        self.secret = self.write(secret_of).result()
+        self._offset = self.write(lambda tx: anchor(tx, clock)).result()
 
     def write(self, unit: Callable[[Tx], T]) -> Future[T]:
         return self._writer.submit(unit)
@@ -169,7 +169,7 @@ class _Connection:
         self._offset = offset
         self._execute = raw.execute
         self._sql = expand(_TOKENS)
-        self._bound = {name: by_place(text) for name, text in self._sql.items()}
+        self._bound = {name: by_place(text, "?") for name, text in self._sql.items()}
 
     # Session
 
@@ -278,30 +278,6 @@ def _create_private(path: str) -> None:
     if path != ":memory:":
         with suppress(OSError):  # SQLite says better what is wrong with the path
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-
-
-def _secret(tx: Tx) -> bytes:
-    """This store's secret: made once, kept with the data it protects, since keys must outlive hosts."""
-    text = tx.meta("secret")
-    if text is None:
-        text = secrets.token_hex(32)
-        tx.set_meta("secret", text)
-        tx.set_meta("epoch", "1")
-    return bytes.fromhex(text)
-
-
-def _anchor(tx: Tx, clock: Clock) -> int:
-    """What must be added to the boot clock so that it goes on where it was before the machine restarted.
-
-    Within one start of the machine the anchor never changes, so a stepped calendar moves no lease.
-    """
-    if tx.meta("boot_id") == clock.boot_id():
-        return int(tx.meta("steady_offset") or 0)
-    seen = int(tx.meta("steady_seen") or 0)
-    offset = max(clock.now(), seen) - clock.boot()
-    tx.set_meta("boot_id", clock.boot_id())
-    tx.set_meta("steady_offset", str(offset))
-    return offset
 
 
 def _waiter(busy_s: float) -> Callable[[int], bool]:

