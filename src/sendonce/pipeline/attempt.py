@@ -11,12 +11,14 @@ from sendonce.core.outcome import Outcome
 from sendonce.core.value import value
 from sendonce.ports.provider import Message
 from sendonce.ports.queue import Hint
+from sendonce.ports.store import Delivery
 
 
 @value
 class Claim:
     """One delivery, ours to send until `send_deadline`. Instants on the store's steady clock.
 
+    row          the delivery as the claim left it: settled as that while nobody else has moved it
     key_dies_at  for class K retries: no byte may leave from then on; None where no key is at stake
     watched      the gate waits for a success; its settling must tell the gate
     """
@@ -34,6 +36,7 @@ class Claim:
     send_deadline: int
     key_dies_at: int | None
     watched: bool
+    row: Delivery
     hint: Hint | None = None
 
 

@@ -29,7 +29,7 @@ from sendonce.pipeline.message import message_of
 from sendonce.pipeline.reach import PAUSE_LOOK_US, active_pauses, may_reach, pause_of
 from sendonce.ports.provider import Message
 from sendonce.ports.queue import Hint
-from sendonce.ports.store import Delivery, Move, OpenCall, Tx
+from sendonce.ports.store import Course, Delivery, Move, OpenCall, Tx
 from sendonce.telemetry import tell
 
 CLAIM_MAX: Final = 64
@@ -101,15 +101,19 @@ def claim(
         return Claimed((), granted.why or "empty", granted.again_at, ended, done)
     sendable = sendable[: len(granted.slots)]
     taken = [row for row, _, _ in sendable]
-    claims, moves, calls = [], [], []
-    for (row, message, digest), slot in zip(sendable, granted.slots, strict=True):
-        hint = known.get(row.id)
-        made = _take(tx, row, message, digest, slot, account, policy, process, gate, hint)
-        claims.append(made[0])
-        moves.append(made[1])
-        calls.append(made[2])
-    moved = tx.deliveries.move(moves)
-    assert all(moved), "rows locked in this unit cannot have moved"
+    moves = [
+        _intent(tx, row, message, digest, slot, account, policy, process, known.get(row.id))
+        for (row, message, digest), slot in zip(sendable, granted.slots, strict=True)
+    ]
+    watched = pacing.is_watched(gate)
+    claims, calls = [], []
+    for (before, message, _), slot, row in zip(
+        sendable, granted.slots, tx.deliveries.advance(moves), strict=True
+    ):
+        assert row is not None, "rows locked in this unit cannot have moved"
+        made = _claim_of(tx, before, row, message, slot, account, known.get(row.id), watched=watched)
+        claims.append(made)
+        calls.append(OpenCall(row.id, made.epoch, account.name, process, tx.steady, slot, made.send_deadline))
     tx.calls.open(calls)
     fresh = sum(not _is_retry(row) for row in taken)
     tx.gates.save(
@@ -268,7 +272,7 @@ def _sendable(
     return sendable, len(moves)
 
 
-def _take(
+def _intent(
     tx: Tx,
     row: Delivery,
     message: Message,
@@ -277,18 +281,25 @@ def _take(
     account: AccountPolicy,
     policy: Policy,
     process: str,
-    gate: pacing.Gate,
     hint: Hint | None,
-) -> tuple[Claim, Move, OpenCall]:
-    promise = account.promise
-    course = replace(
-        row.course,
-        attempts=row.course.attempts + 1,
-        first_try=row.course.first_try or tx.steady,
+) -> Move:
+    """The move to SENDING: once it has committed, a call may be made."""
+    before = row.course
+    course = Course(
+        due_at=before.due_at,
+        next_at=before.next_at,
+        expires_at=before.expires_at,
+        account=before.account,
+        tag=before.tag,
+        cost=before.cost,
+        attempts=before.attempts + 1,
+        failures=before.failures,
+        throttles=before.throttles,
+        first_try=before.first_try or tx.steady,
         last_try=tx.steady,
+        receipt=before.receipt,
         reason="",
     )
-    deadline = slot + int((promise.timeout_s + DEADLINE_SLACK_S) * pacing.SECOND)
     details: dict[str, Value] = {
         "account": account.name,
         "attempt": course.attempts,
@@ -296,30 +307,44 @@ def _take(
         "decision": _decision(row),
         "payload": digest,
         "wait_us": slot - tx.steady,
-        "queued_us": max(0, tx.now - row.course.next_at),
+        "queued_us": max(0, tx.now - before.next_at),
         "hint": hint.message_id if hint else "",
     }
-    actor = f"worker:{process}"
-    move = _must(move_on(row, Event.CLAIMED, policy, tx, actor=actor, course=course, details=details))
-    uses_key = promise.provider_class is ProviderClass.KEY and row.standing.maybe and not row.standing.permit
-    made = Claim(
+    return _must(
+        move_on(row, Event.CLAIMED, policy, tx, actor=f"worker:{process}", course=course, details=details)
+    )
+
+
+def _claim_of(
+    tx: Tx,
+    before: Delivery,
+    row: Delivery,
+    message: Message,
+    slot: int,
+    account: AccountPolicy,
+    hint: Hint | None,
+    *,
+    watched: bool,
+) -> Claim:
+    promise, was = account.promise, before.standing
+    uses_key = promise.provider_class is ProviderClass.KEY and was.maybe and not was.permit
+    return Claim(
         delivery_id=row.id,
         key=row.key,
         tenant=row.tenant,
         channel=row.channel,
         account=account.name,
-        epoch=move.standing.epoch,
+        epoch=row.standing.epoch,
         address_tag=row.address_tag,
         message=message,
         claimed_at=tx.steady,
         slot_at=slot,
-        send_deadline=deadline,
-        key_dies_at=key_dies_at(promise, course.first_try) if uses_key else None,
-        watched=pacing.is_watched(gate),
+        send_deadline=slot + int((promise.timeout_s + DEADLINE_SLACK_S) * pacing.SECOND),
+        key_dies_at=key_dies_at(promise, row.course.first_try) if uses_key else None,
+        watched=watched,
+        row=row,
         hint=hint,
     )
-    call = OpenCall(row.id, move.standing.epoch, account.name, process, tx.steady, slot, deadline)
-    return made, move, call
 
 
 def _decision(row: Delivery) -> str:

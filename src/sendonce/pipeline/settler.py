@@ -51,20 +51,15 @@ def settle(
     _tell_gates(tx, attempts, chance)
     states: list[State] = []
     for group in _side_by_side(sorted(attempts, key=lambda attempt: attempt.claim.delivery_id)):
-        rows = {row.id: row for row in tx.deliveries.by_ids([a.claim.delivery_id for a in group])}
-        moves: list[Move] = []
-        for attempt in group:
-            row = rows[attempt.claim.delivery_id]
-            if row.standing.state is State.SENDING and row.standing.epoch == attempt.claim.epoch:
-                moves.append(_settle_current(tx, row, attempt, policy, process, chance()))
-                states.append(moves[-1].standing.state)
-            else:
-                states.append(_settle_late(tx, row, attempt, policy, process))
-        done = tx.deliveries.move(moves)
-        assert all(done), "rows locked in this unit cannot have moved"
+        # Most rows still stand as their claims left them, and are not read again.
+        untouched = [(attempt, attempt.claim.row) for attempt in group]
+        settled = _settle_current(tx, untouched, policy, process, chance)
+        left = [attempt for attempt, state in zip(group, settled, strict=True) if state is None]
+        late = iter(_settle_moved(tx, left, policy, process, chance) if left else ())
+        states += (next(late) if state is None else state for state in settled)
         for attempt in group:
             if _suppresses(attempt.outcome):
-                _suppress(tx, rows[attempt.claim.delivery_id], attempt, attempt.outcome, policy)
+                _suppress(tx, attempt, attempt.outcome, policy)
     tx.calls.close([(a.claim.delivery_id, a.claim.epoch) for a in attempts])
     return states
 
@@ -160,11 +155,51 @@ class _Applied:
 
 
 def _settle_current(
+    tx: Tx,
+    attempts: Sequence[tuple[Attempted, Delivery]],
+    policy: Policy,
+    process: str,
+    chance: Callable[[], float],
+) -> list[State | None]:
+    """Settle outcomes whose claims stand, on rows in order of id; None where a row has moved meanwhile."""
+    made = [_outcome_move(tx, row, attempt, policy, process, chance()) for attempt, row in attempts]
+    done = tx.deliveries.move([move for move, _ in made])
+    states: list[State | None] = []
+    for (attempt, row), (move, applied), yes in zip(attempts, made, done, strict=True):
+        states.append(move.standing.state if yes else None)
+        if yes:
+            _tell_outcome(row, attempt, move, applied)
+    return states
+
+
+def _settle_moved(
+    tx: Tx, attempts: Sequence[Attempted], policy: Policy, process: str, chance: Callable[[], float]
+) -> list[State]:
+    """Settle outcomes of rows that somebody else has changed since the claim: noted a cancel, reaped,
+    claimed again."""
+    rows = {row.id: row for row in tx.deliveries.by_ids([a.claim.delivery_id for a in attempts])}
+    current = [(a, rows[a.claim.delivery_id]) for a in attempts if _is_current(rows[a.claim.delivery_id], a)]
+    settled = iter(_settle_current(tx, current, policy, process, chance))
+    states: list[State] = []
+    for attempt in attempts:
+        row = rows[attempt.claim.delivery_id]
+        if _is_current(row, attempt):
+            state = next(settled)
+            assert state is not None, "rows locked in this unit cannot have moved"
+        else:
+            state = _settle_late(tx, row, attempt, policy, process)
+        states.append(state)
+    return states
+
+
+def _is_current(row: Delivery, attempt: Attempted) -> bool:
+    return row.standing.state is State.SENDING and row.standing.epoch == attempt.claim.epoch
+
+
+def _outcome_move(
     tx: Tx, row: Delivery, attempt: Attempted, policy: Policy, process: str, chance: float
-) -> Move:
-    account = policy.accounts[attempt.claim.account]
-    applied = _apply(tx, row, attempt.outcome, account, chance)
-    details = {**applied.details, **_timing(attempt)}
+) -> tuple[Move, _Applied]:
+    applied = _apply(tx, row, attempt.outcome, policy.accounts[attempt.claim.account], chance)
     move = move_on(
         row,
         applied.event,
@@ -173,22 +208,26 @@ def _settle_current(
         actor=f"worker:{process}",
         course=applied.course,
         budget=applied.budget,
-        details=details,
+        details={**applied.details, **_timing(attempt)},
     )
     assert not isinstance(move, NotMoved), f"every outcome has its move from SENDING: {move}"
+    return move, applied
+
+
+def _tell_outcome(row: Delivery, attempt: Attempted, move: Move, applied: _Applied) -> None:
+    account = attempt.claim.account
     if move.standing.state is State.UNCERTAIN:
-        tell(telemetry.UNCERTAIN, delivery=row.key, account=account.name, why=move.course.reason)
+        tell(telemetry.UNCERTAIN, delivery=row.key, account=account, why=move.course.reason)
     tell(
         telemetry.OUTCOME,
         delivery=row.key,
-        account=account.name,
+        account=account,
         outcome=applied.event.value,
         attempt=row.course.attempts,
         epoch=attempt.claim.epoch,
         reason=move.course.reason,
         code=str(applied.details.get("code", "")),
     )
-    return move
 
 
 def _apply(tx: Tx, row: Delivery, outcome: Outcome, account: AccountPolicy, chance: float) -> _Applied:
@@ -282,31 +321,32 @@ def _settle_late(tx: Tx, row: Delivery, attempt: Attempted, policy: Policy, proc
     return row.standing.state
 
 
-def _suppress(tx: Tx, row: Delivery, attempt: Attempted, outcome: Rejected, policy: Policy) -> None:
+def _suppress(tx: Tx, attempt: Attempted, outcome: Rejected, policy: Policy) -> None:
     """The provider said that this address must not be tried again: remember it, and take back what else
     was planned for it, in the same unit.
 
     Who replied STOP may come back by an explicit opt-in; an address that does not exist cannot.
     """
-    actor = f"provider:{attempt.claim.account}"
+    claim = attempt.claim
+    actor = f"provider:{claim.account}"
     kind = Kind.OPT_OUT if outcome.reason is Reason.OPTED_OUT else Kind.SUPPRESSED
     tx.preferences.put(
         [
             {
-                "tenant": row.tenant,
-                "channel": row.channel.value,
-                "address_tag": row.address_tag,
+                "tenant": claim.tenant,
+                "channel": claim.channel.value,
+                "address_tag": claim.address_tag,
                 "category": ANY_CATEGORY,
                 "kind": kind.value,
                 "at": tx.now,
                 "source": "provider",
-                "evidence": f"{attempt.claim.account}: {outcome.code}",
+                "evidence": f"{claim.account}: {outcome.code}",
                 "masked": "",
                 "actor": actor,
             }
         ]
     )
-    address = (row.tenant, row.channel.value, row.address_tag)
+    address = (claim.tenant, claim.channel.value, claim.address_tag)
     withdraw_refused(tx, [address], policy=policy, actor=actor)
 
 

@@ -252,7 +252,8 @@ class Deliveries(Protocol):
         """A page of deliveries by one of the named selections, in order of id, above id `after`.
 
         `what`: "reminder", "customer", "group", "import" (what it created), "source_missing", "pending",
-        "address", "address_open", "state", "receipt"; `value` holds the parameters of that statement.
+        "held_queued" (by a pause), "address", "address_open", "state", "receipt"; `value` holds the
+        parameters of that statement.
         """
         ...
 
@@ -287,6 +288,11 @@ class Deliveries(Protocol):
 
         A row and its entry change together or not at all. Nothing else writes a state.
         """
+        ...
+
+    def advance(self, moves: Sequence[Move]) -> list[Delivery | None]:
+        """`move`, and what each row is after it, so that its next move needs no reading; None where it
+        lost."""
         ...
 
     def defer(self, deferrals: Sequence[tuple[Delivery, int]]) -> None:

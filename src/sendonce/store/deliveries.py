@@ -32,7 +32,13 @@ _CHANNELS: Final = {channel.value: channel for channel in Channel}
 _FIRST: Final = Standing(State.SCHEDULED)
 # Looked up rather than asked of the enumerations, whose attributes are computed: twelve for each move.
 _FLAGS: Final = {
-    state: (state.value, state is State.SCHEDULED, state in UNSENT, state in _ATTENTION, state in ENDED)
+    state: (
+        state.value,
+        int(state is State.SCHEDULED),
+        int(state in UNSENT),
+        int(state in _ATTENTION),
+        state in ENDED,
+    )
     for state in State
 }
 _ENDED_BY: Final = {ending: ending.value for ending in Ending}

@@ -532,6 +532,28 @@ class StoreSuite:
         assert look(store, a.id).standing.state is State.QUEUED
         assert store.read(lambda tx: [e["event"] for e in entries(tx, a.id)]) == ["scheduled", "published"]
 
+    def test_what_a_row_is_after_a_move_is_what_is_read_then(self, store: Store) -> None:
+        a, b, c, d = add(store, new("a"), new("b", group="g"), new("c"), new("d"))
+        lead(store, c, PUBLISHED)
+        revised = replace(
+            along(b, Event.REVISED, due_at=START + 77),
+            address_tag="new",
+            category="payment",
+            group="h",
+            priority=3,
+        )
+        moves = [
+            along(a, Event.PUBLISHED),
+            revised,
+            along(c, Event.PUBLISHED),  # it was read before it moved
+            along(d, Event.CANCELLED),
+        ]
+        after = store.write(lambda tx: tx.deliveries.advance(moves)).result()
+        assert after == [look(store, a.id), look(store, b.id), None, look(store, d.id)]
+        row = after[0]
+        assert row is not None
+        assert store.write(lambda tx: tx.deliveries.move([along(row, Event.CLAIMED)])).result() == [True]
+
     def test_threads_that_race_for_one_row_get_it_once(self, store: Store) -> None:
         (row,) = add(store, new("a"))
         row = lead(store, row, PUBLISHED)
