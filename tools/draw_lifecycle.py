@@ -36,7 +36,7 @@ EVENTS = {
     Event.DEFERRED: "the scheduler or a claim puts it off: night, pause, catch-up",
     Event.REVISED: "the caller changes it",
     Event.PUBLISHED: "the scheduler finds it due and allowed",
-    Event.UNRENDERABLE: "it cannot be a message: its data do not fit, its text is damaged, no quota is so large",
+    Event.UNRENDERABLE: "it makes no message: its data do not fit, its text is damaged, no quota is so large",
     Event.CLAIMED: "a worker claims it",
     Event.RELEASED: "the worker never started the call",
     Event.ACCEPTED: "the provider took it",

@@ -11,8 +11,9 @@ import pytest
 from sendonce.core.delivery import Channel
 from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.lifecycle import Event, State
-from sendonce.core.outcome import Accepted, AccountError, Failed, Reason, Throttled, ThrottleScope
+from sendonce.core.outcome import Accepted, AccountError, Failed, Reason, Throttled, ThrottleScope, Unknown
 from sendonce.core.pacing import FOREVER, Gate, GateLimits, Limit
+from sendonce.pipeline.overview import overview
 from sendonce.pipeline.pause import Paused, Resumed, Scope, Target, change_limits, pause, resume
 from sendonce.pipeline.scheduler import Scheduler
 from tests.integration.world import SECOND, World
@@ -349,6 +350,7 @@ def test_what_was_used_of_a_quota_stays_used() -> None:
         (limits(1, lanes=0), "lanes"),
         (limits(1, lanes=10**6), "lanes"),
         (replace(limits(1), headroom=1.0), "headroom"),
+        (GateLimits((Limit(1, 86_400 * SECOND),), lanes=1, headroom=0.5), "headroom"),
         (replace(limits(1), headroom=-0.1), "headroom"),
         (replace(limits(1), headroom=float("nan")), "headroom"),
     ],
@@ -371,3 +373,95 @@ def test_an_account_without_a_gate_is_told() -> None:
 def test_a_channel_of_another_case_is_the_same_channel() -> None:
     world = World("K")
     assert stop(world, Target(Scope.CHANNEL, " SMS ")).target.name == Channel.SMS
+
+
+# Catching up
+
+
+def test_a_resume_spreads_what_it_held_over_a_time() -> None:
+    """Published or not, each has its turn within the span; what falls due meanwhile does not wait."""
+    world = World("K")
+    queued = [world.schedule(f"q-{number}") for number in range(30)]
+    world.pass_()
+    stop(world, SMS)
+    world.claim()
+    waiting = [world.schedule(f"w-{number}") for number in range(30)]
+    world.pass_()
+    world.advance(1_200)
+    done = go(world, SMS, over_s=600.0)
+    assert (done.was_paused, done.spread, done.woken) == (True, 60, 60)
+    fresh = world.schedule("fresh")
+    world.pass_()
+    assert world.state(fresh) is State.QUEUED
+    rows = [world.row(key) for key in (*queued, *waiting)]
+    turns = sorted(row.course.next_at for row in rows)
+    assert turns == [world.now + 10 * SECOND * number for number in range(60)]
+    assert {row.course.reason for row in rows if row.course.next_at > world.now} == {"catch_up"}
+    seen = world.read(lambda tx: overview(tx, world.policy))
+    (sms,) = [channel for channel in seen.channels if channel.channel == "sms"]
+    assert (sms.catching_up, sms.catch_up_until) == (30, world.now + 600 * SECOND)
+    sent: list[str] = []
+    for _ in range(60):
+        world.pass_()
+        sent += world.send(Accepted("r"))
+        world.advance(10)
+    assert sorted(sent) == sorted([*queued, *waiting, fresh])
+
+
+def test_a_resumed_scheduler_spreads_all_that_is_overdue() -> None:
+    world = World("K", "N")
+    stop(world, SCHEDULER)
+    texts = [world.schedule(f"t-{number}") for number in range(10)]
+    mails = [world.schedule(f"m-{number}", account="email-N") for number in range(5)]
+    world.advance(600)
+    assert go(world, SCHEDULER, over_s=100.0).spread == 15
+    world.pass_()
+    for keys, step in ((texts, 10), (mails, 20)):
+        turns = [world.row(key).course.next_at for key in keys]
+        assert turns == [world.now + number * step * SECOND for number in range(len(keys))]
+    # The word of the operator ends with the span: what comes later goes at once again.
+    world.advance(200)
+    assert world.pass_().counts["published"] == 13
+    stop(world, SMS)
+    world.schedule("next")
+    world.pass_()
+    go(world, SMS)
+    assert world.pass_().counts["published"] == 1
+
+
+def test_a_plain_resume_keeps_to_the_configured_catch_up() -> None:
+    world = World("K")
+    channels = {name: replace(own, catch_up_us=SECOND) for name, own in world.policy.channels.items()}
+    world.policy = replace(world.policy, channels=channels)
+    stop(world, SMS)
+    keys = [world.schedule(f"r-{number}") for number in range(10)]
+    world.pass_()
+    world.advance(30)
+    assert go(world, SMS).woken == 10
+    assert world.pass_().counts["catch_up"] == 8
+    assert world.row(keys[-1]).course.next_at == world.now + 9 * SECOND
+
+
+def test_a_dying_key_does_not_take_its_turn() -> None:
+    world = World("K")
+    key = world.schedule()
+    world.pass_()
+    world.send(Unknown("timeout"))
+    world.advance(60)
+    stop(world, SMS)
+    assert world.claim() == []
+    assert go(world, SMS, over_s=3_600.0).spread == 1
+    assert [claim.key for claim in world.claim()] == [key]
+
+
+@pytest.mark.parametrize(
+    ("target", "over_s", "says"),
+    [(ACCOUNT, 60.0, "accounts limits"), (SMS, 0.5, "use 1 s to 7 d"), (SMS, 1e6, "use 1 s to 7 d")],
+)
+def test_a_span_that_makes_no_sense_is_refused(target: Target, over_s: float, says: str) -> None:
+    world = World("K")
+    stop(world, target)
+    with pytest.raises(InvalidInput, match=says):
+        go(world, target, over_s=over_s)
+    if target is not ACCOUNT:
+        assert go(world, target).was_paused

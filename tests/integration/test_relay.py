@@ -91,7 +91,7 @@ def test_a_hint_is_published_with_its_delivery_or_not_at_all() -> None:
     scheduler = Scheduler(world.store, world.policy, world.book, process="s-1")
 
     def dies(tx: Tx) -> None:
-        assert scheduler._publish(0, 50, tx)["published"] == 3
+        assert scheduler._next(0, 50, tx)["published"] == 3
         raise Killed
 
     with pytest.raises(Killed):

@@ -17,13 +17,15 @@ from sendonce.core.due import parse_quiet
 from sendonce.core.errors import InvalidInput
 from sendonce.core.lifecycle import Event, State
 from sendonce.core.outcome import Accepted
-from sendonce.core.pacing import FOREVER
+from sendonce.core.pacing import FOREVER, GateLimits, Limit
 from sendonce.core.policy import OnQuiet, Policy, Recipients
 from sendonce.moves import move_on
 from sendonce.pipeline import zone_change
+from sendonce.pipeline.pause import change_limits
 from sendonce.pipeline.scheduler import CHUNK, TIMER, PassReport, Scheduler
 from sendonce.pipeline.zone_change import follow_zone_rules
 from sendonce.ports.store import Move, NewDelivery, Pause, Reminder, Tx
+from sendonce.store.gates import SqlGates
 from sendonce.store.sqlite import open_store
 from sendonce.template_book import TemplateBook, from_store
 from tests.integration.world import HOUR, SECOND, World
@@ -53,6 +55,14 @@ def _category(world: World, **changes: object) -> None:
     name = world.accounts[0]
     category = replace(world.policy.categories[name], **changes)  # type: ignore[arg-type]
     world.policy = replace(world.policy, categories={**world.policy.categories, name: category})
+
+
+def _catching_up(world: World, per_minute: int) -> None:
+    channels = {
+        channel: replace(own, catch_up_us=60 * SECOND // per_minute)
+        for channel, own in world.policy.channels.items()
+    }
+    world.policy = replace(world.policy, channels=channels)
 
 
 # Run as often as you like
@@ -103,7 +113,7 @@ def test_killed_inside_a_unit_publishes_none_of_it() -> None:
     scheduler = _scheduler(world)
 
     def dies(tx: Tx) -> None:
-        assert scheduler._publish(0, CHUNK, tx)["published"] == 60 - CHUNK
+        assert scheduler._next(0, CHUNK, tx)["published"] == 60 - CHUNK
         raise Killed
 
     with pytest.raises(Killed):
@@ -441,7 +451,7 @@ def test_dlq_01_whatever_is_wrong_with_a_row_is_its_own_end(spoil: str) -> None:
     report = world.pass_()
     assert world.state(good) is State.QUEUED
     row = world.row(bad)
-    assert (row.standing.state, report.counts["unrenderable"]) == (State.REJECTED, 1)
+    assert (row.standing.state, report.counts["rejected"]) == (State.REJECTED, 1)
     assert row.course.reason.startswith("bad_content:")
 
 
@@ -702,3 +712,130 @@ def test_zone_rules_killed_halfway_start_over(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(zone_change, "_page", page)
     assert follow_zone_rules(world.store, world.policy, "b") == 20
     assert len({world.row(key).course.due_at for key in keys}) == 1
+
+
+# Catching up
+
+
+def test_what_an_outage_left_comes_in_turns_and_what_is_on_time_does_not_wait_for_it() -> None:
+    world = World("K")
+    _catching_up(world, per_minute=60)
+    overdue = _schedule(world, 120)
+    world.advance(600)  # no pass in ten minutes
+    fresh = world.schedule("fresh")
+    report = world.pass_()
+    assert (report.counts["published"], report.counts["deferred"], report.counts["catch_up"]) == (3, 118, 118)
+    assert world.state(fresh) is State.QUEUED
+    assert world.row(overdue[-1]).course.reason == "catch_up"
+    assert world.row(overdue[-1]).course.next_at == world.now + 119 * SECOND
+    world.advance(60)
+    another = world.schedule("another")
+    assert world.pass_().counts["published"] == 60 - 1 + 1  # a minute's turns, of which two came before
+    assert world.state(another) is State.QUEUED
+    world.advance(60)
+    world.pass_()
+    assert _published(world, overdue) == {1: 120}
+    assert [world.events(key).count("deferred") for key in overdue[2:]] == [1] * 118
+
+
+def test_nobody_who_missed_its_turn_waits_for_another() -> None:
+    """However late the pass that sees it: put off once and no more."""
+    world = World("K")
+    _catching_up(world, per_minute=60)
+    overdue = _schedule(world, 50)
+    world.advance(600)
+    world.pass_()
+    world.advance(7_200)
+    assert world.pass_().counts["published"] == 48
+    assert _published(world, overdue) == {1: 50}
+
+
+def test_no_turn_comes_near_the_expiry() -> None:
+    world = World("K")
+    _catching_up(world, per_minute=1)
+    keys = [world.schedule(f"r-{number}", valid_s=1_000.0) for number in range(30)]
+    world.advance(200)
+    world.pass_()
+    turns = [world.row(key).course.next_at - world.now for key in keys]
+    assert turns[1:7] == [60 * SECOND * number for number in range(1, 7)]
+    assert set(turns[7:]) == {400 * SECOND}  # half of the 800 s that are left
+    world.advance(400)
+    world.pass_()
+    assert _published(world, keys) == {1: 30}
+
+
+def test_two_processes_take_turns_from_one_line_and_channels_have_a_line_each() -> None:
+    world = World("K", "N")
+    _catching_up(world, per_minute=60)
+    first = _schedule(world, 10)
+    mail = _schedule(world, 10, 10, account="email-N")
+    world.advance(600)
+    small = {"pass_rows_max": 10}
+    _run(_scheduler(world, "s-1", **small))
+    _run(_scheduler(world, "s-2", **small))
+    for keys in (first, mail):
+        turns = sorted(world.row(key).course.next_at for key in keys)
+        assert turns[2:] == [world.now + number * SECOND for number in range(2, 10)]
+
+
+def test_a_lost_configuration_is_an_outage_and_quiet_time_is_none() -> None:
+    world = World("K")
+    whole = world.policy
+    _catching_up(world, per_minute=60)
+    catching_up = world.policy
+    world.policy = replace(whole, categories={})
+    _schedule(world, 5)
+    world.pass_()
+    world.advance(60)
+    world.policy = catching_up
+    assert world.pass_().counts["catch_up"] == 3
+    world = World("K")
+    _catching_up(world, per_minute=60)
+    _category(world, quiet=(parse_quiet("00:00-06:00"),))
+    _schedule(world, 5)
+    world.pass_()
+    world.advance(5 * 3_600)
+    assert world.pass_().counts["published"] == 5
+
+
+# One alone, and locks
+
+
+def test_one_delivery_is_published_alone() -> None:
+    world = World("K")
+    mine, other, later = world.schedule("mine"), world.schedule("other"), world.schedule("later", due_in_s=60)
+    scheduler = _scheduler(world)
+    for key in (mine, later, mine):
+        scheduler.publish(world.row(key).id)
+    assert [world.state(key) for key in (mine, other, later)] == [
+        State.QUEUED,
+        State.SCHEDULED,
+        State.SCHEDULED,
+    ]
+    assert _published(world, [mine]) == {1: 1}
+    world.write(lambda tx: tx.runs.pause(Pause("scheduler", "", FOREVER, "", "", 0)))
+    scheduler.publish(world.row(other).id)
+    assert world.state(other) is State.SCHEDULED
+
+
+def test_a_pass_locks_no_gate_after_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks are taken in one order, gates before rows; a pass needs no gate for itself."""
+    world = World("K", "N")
+    keys = _schedule(world, 3) + _schedule(world, 3, 3, account="email-N")
+
+    def refuse(gates: SqlGates, account: str) -> None:
+        raise AssertionError(f"gate {account} is locked behind rows")
+
+    monkeypatch.setattr(SqlGates, "lock", refuse)
+    world.pass_()
+    assert _published(world, keys) == {1: 6}
+
+
+def test_a_message_is_measured_by_the_limits_in_force() -> None:
+    """An operator who raised a quota has raised it, whatever the configuration still says."""
+    world = World("K", limits=GateLimits((Limit(1, 86_400 * SECOND, parts=True),), lanes=5))
+    raised = GateLimits((Limit(100, 86_400 * SECOND, parts=True),), lanes=5)
+    large = world.schedule("large", data={"name": "A" * 200})
+    change_limits(world.store, "sms-K", raised, reason="new contract", actor="operator:ann")
+    world.pass_()
+    assert world.state(large) is State.QUEUED

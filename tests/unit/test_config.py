@@ -121,6 +121,7 @@ def test_a_full_file_is_read_into_typed_values() -> None:
         expiry = "24h"
         alert_after = "15m"
         uncertain = "hold"
+        catch_up = "600/min"
         [account.mail]
         provider = "smtp"
         channel = "email"
@@ -185,6 +186,7 @@ def test_a_full_file_is_read_into_typed_values() -> None:
         900.0,
         UncertainPolicy.HOLD,
     )
+    assert channel.catch_up_us == 100_000
     mail = settings.accounts["mail"]
     assert (mail.name, mail.channel, mail.provider) == ("mail", Channel.EMAIL, "smtp")
     assert mail.limits.limits == (Limit(14, 1_000_000), Limit(50_000, 86_400_000_000))
@@ -305,6 +307,8 @@ def test_a_missing_limit_says_where_the_number_comes_from() -> None:
         ('"24h"', "true", "[channel.sms] expiry = true must be a duration with its unit"),
         ('"24h"', '"0s"', "[channel.sms] expiry = 0s must be at least 1s"),
         ('"15m"', '"24h"', "[channel.sms] alert_after = 1d must be shorter than expiry = 1d"),
+        ('"15m"', '"15m"\ncatch_up = "fast"', "[channel.sms] catch_up = 'fast' is no rate"),
+        ('"15m"', '"15m"\ncatch_up = "10 parts/s"', "[channel.sms] catch_up counts parts"),
         ('expiry = "24h"', 'expiry = "24h"\nexpiry_s = 3', "[channel.sms] expiry is written twice"),
         ('expiry = "24h"', 'expiry_s = "24h"', "[channel.sms] expiry_s = '24h' must be a number of seconds"),
         ('expiry = "24h"', "expiry_s = -1", "[channel.sms] expiry_s = -1 must be at least 0"),

@@ -11,7 +11,7 @@ from sendonce.cli.screen import CARE, GOOD, QUIET, Screen, counted, when
 from sendonce.cli.shell import DEFAULT_TENANT, Shell, TenantOption, command
 from sendonce.cli.values import moment
 from sendonce.cli.views import account_table
-from sendonce.core.duration import Rate, parse_rate, write_rate
+from sendonce.core.duration import Rate, parse_duration, parse_rate, write_rate
 from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.pacing import SECOND, GateLimits, Limit
 
@@ -27,6 +27,10 @@ NameArgument = Annotated[str, typer.Argument(metavar="[NAME]", help="Which; none
 AccountArgument = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Its name.")]
 Reopen = Annotated[
     bool, typer.Option("--reopen", help="Open its gate too, even where the provider asked us to wait.")
+]
+Over = Annotated[
+    str,
+    typer.Option("--over", metavar="TIME", help='Spread what was held over so long, such as "30m".'),
 ]
 
 
@@ -60,10 +64,12 @@ def resume(
     reason: Reason,
     name: NameArgument = "",
     reopen: Reopen = False,
+    over: Over = "",
     tenant: TenantOption = DEFAULT_TENANT,
 ) -> None:
-    """End a pause; what it held goes on at once, paced."""
-    _resume(shell, _target(scope, name, tenant), reason, reopen=reopen)
+    """End a pause; what it held goes on at once, paced, or spread over a time."""
+    over_s = parse_duration(over, field="--over") if over else 0.0
+    _resume(shell, _target(scope, name, tenant), reason, reopen=reopen, over_s=over_s)
 
 
 def accounts_list(shell: Shell) -> None:
@@ -151,7 +157,7 @@ def _pause(shell: Shell, target: Target, reason: str, until: str) -> None:
     )
 
 
-def _resume(shell: Shell, target: Target, reason: str, *, reopen: bool) -> None:
+def _resume(shell: Shell, target: Target, reason: str, *, reopen: bool, over_s: float = 0.0) -> None:
     from sendonce.pipeline.pause import resume as let_go
 
     with shell.screen.progress("waking") as bar:
@@ -162,6 +168,7 @@ def _resume(shell: Shell, target: Target, reason: str, *, reopen: bool) -> None:
             reason=reason,
             actor=shell.actor,
             reopen=reopen,
+            over_s=over_s,
             progress=bar.to,
         )
     _show_resumed(shell.screen, done)
@@ -192,13 +199,17 @@ def _show_resumed(screen: Screen, done: Resumed) -> None:
             "name": done.target.name,
             "was_paused": done.was_paused,
             "woken": done.woken,
+            "spread": done.spread,
             "opened": done.opened,
         }
     )
     screen.say(f"{done.target} goes on" if done.was_paused else f"{done.target} was not paused", style=GOOD)
     if done.opened:
         screen.say(f"its gate is open again; it was closed because of {done.opened}")
-    if done.woken:
+    if done.spread:
+        held = counted(done.spread, "delivery", "deliveries")
+        screen.say(f"{held} spread: `sendonce overview` shows until when", style=QUIET)
+    elif done.woken:
         screen.say(f"{counted(done.woken, 'delivery', 'deliveries')} looked at again now", style=QUIET)
 
 

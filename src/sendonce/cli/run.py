@@ -121,7 +121,9 @@ def pass_(
             "took_s": round(took_s, 3),
         }
     )
-    done = ", ".join(f"{number:,} {name}" for name, number in report.counts.items() if number)
+    done = ", ".join(
+        f"{number:,} {_WORDS.get(name, name)}" for name, number in report.counts.items() if number
+    )
     screen.say(f"pass {report.id}: {done or 'nothing was due'} ({took_s:.1f} s)")
     if report.complete:
         screen.say(f"everything due by {when(report.mark)} is published or decided")
@@ -130,7 +132,10 @@ def pass_(
     return Exit.OK
 
 
-_COUNTS: Final = ("published", "deferred", "expired", "suppressed", "rejected", "late")
+_COUNTS: Final = ("published", "deferred", "expired", "suppressed", "rejected", "late", "catch_up")
+
+
+_WORDS: Final = {"catch_up": "of them with a later turn to catch up"}
 
 
 # Processes that stay
@@ -190,7 +195,7 @@ def _drained(screen: Screen, left: Look | None, asked: bool) -> Exit:
     held = 0 if left is None else sum(channel.held for channel in left.channels)
     if held:
         waits = counted(held, "delivery waits", "deliveries wait")
-        screen.say(f"{waits} for a pause, the night or the configuration to end", style=CARE)
+        screen.say(f"{waits} for a pause, the night, a catch-up or the configuration", style=CARE)
     if count == 0:
         screen.say("nothing that is due is left" if not held else "nothing else that is due is left")
         return Exit.OK

@@ -91,6 +91,13 @@ def _show_overview(screen: Screen, seen: Overview) -> None:
                 for each in seen.processes
             ],
         )
+    for each in seen.channels:
+        if each.catch_up_until:
+            screen.say(
+                f"catching up: what was overdue on {each.channel} takes its turns until "
+                f"{when(each.catch_up_until)}; {each.catching_up:,} not published yet",
+                style=QUIET,
+            )
     for pause in seen.pauses:
         end = f"until {when(pause.until)}" if pause.until < NEVER else "until somebody resumes it"
         screen.say(f"paused: {pause.scope} {pause.name} {end}: {pause.reason} [{pause.actor}]", style=CARE)

@@ -395,7 +395,19 @@ def _channel_policy(channel: Channel, table: ChannelTable, place: Place) -> Chan
                 )
             ]
         )
-    return ChannelPolicy(channel, table.expiry_s, table.alert_after_s, table.uncertain)
+    return ChannelPolicy(
+        channel, table.expiry_s, table.alert_after_s, table.uncertain, _catch_up_us(table, place)
+    )
+
+
+def _catch_up_us(table: ChannelTable, place: Place) -> int:
+    rate = table.catch_up
+    if rate is None:
+        return 0
+    if rate.parts:
+        rule = "counts parts, and what is not published has none yet: write a rate of deliveries, as 600/min"
+        raise ConfigErrors([place.say("catch_up", rule)])
+    return max(1, rate.interval_us // rate.count)
 
 
 def _account(

@@ -83,6 +83,13 @@ class ChannelTable:
         missing='write uncertain = "hold" (a person decides), "resend" (may send twice) or "assume_sent" '
         "(may send nothing); it is for a send that can neither be proven nor ruled out",
     )
+    catch_up: Limit | None = setting(
+        "How fast what is overdue after a pause or an outage is published, such as `600/min`; what falls due "
+        "on time never waits for it. Overdue is what comes later than `grace` under `[scheduler]`. Not set: "
+        "at once, and the account's limits pace it.",
+        kind=kinds.LIMIT,
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +289,8 @@ class SchedulerTable:
         default=60.0,
     )
     grace_s: float = setting(
-        "How late a publication may be before it counts as a late arrival.",
+        "How late a publication may be before it counts as a late arrival. Longer than the interval of an "
+        "outside cron.",
         kind=kinds.duration(0.0, 86_400.0),
         default=60.0,
     )

@@ -53,12 +53,16 @@ class AccountPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ChannelPolicy:
-    """One channel. `expiry_s` counts from the due time; `alert_after_s` is the age that alarms."""
+    """One channel. `expiry_s` counts from the due time; `alert_after_s` is the age that alarms.
+
+    catch_up_us  the span between two overdue ones that are published after a pause or an outage; 0: none
+    """
 
     channel: Channel
     expiry_s: float
     alert_after_s: float
     uncertain: UncertainPolicy
+    catch_up_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

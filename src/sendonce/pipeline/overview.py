@@ -19,6 +19,7 @@ from sendonce.core.delivery import Channel
 from sendonce.core.lifecycle import Event, State
 from sendonce.core.pacing import FOREVER, SECOND, Gate, GateLimits
 from sendonce.core.policy import Policy
+from sendonce.pipeline.catch_up import CatchUp
 from sendonce.pipeline.standstill import Situation, Word, why_nothing_leaves
 from sendonce.ports.store import Pause, Process, Row, Tx
 
@@ -75,6 +76,7 @@ class ChannelView:
 
     scheduled   not published yet; `due` of them are. `more`: at least so many, see `COUNT_MAX`
     oldest_s    how long the first one due waits, over publication and queue; 0 where nothing is due
+    catching_up  overdue ones that have a later turn, the last one at `catch_up_until` (0: none)
     alert       it waits longer than `alert_after_s`
     """
 
@@ -91,6 +93,8 @@ class ChannelView:
     oldest_s: float
     alert_after_s: float
     alert: bool
+    catching_up: int = 0
+    catch_up_until: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +236,13 @@ class _Seen:
             oldest_s=oldest_s,
             alert_after_s=alert_after_s,
             alert=oldest_s > alert_after_s,
+            catching_up=int(head.get("catching_up", 0)),
+            catch_up_until=self._catch_up_until(Channel(channel)),
         )
+
+    def _catch_up_until(self, channel: Channel) -> int:
+        until = CatchUp(self._tx, self._policy).until(channel)
+        return until if until > self._tx.now else 0
 
     def account(self, name: str) -> AccountView:
         account = self._policy.accounts.get(name)

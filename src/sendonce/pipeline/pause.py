@@ -4,31 +4,37 @@ The scheduler, a channel, a group or an account can be paused, with or without a
 what has not started; calls that are open finish. An account's pause lies in its gate, on the store's
 steady clock, so that a stepped calendar cannot end it; the others end at a calendar instant.
 
-A resume wakes what the pause had put off at once, in short units. Resuming an account also opens a gate
-that an account error or the breaker closed, since whoever resumes has mended the cause; what the
-provider itself asked us to wait for stays, unless `reopen` says otherwise.
+A resume wakes what the pause had put off at once, in short units, or gives it turns over a span: what
+waits to be published gets its turn from the next pass, what was queued already gets it here. Resuming
+an account also opens a gate that an account error or the breaker closed, since whoever resumes has
+mended the cause; what the provider itself asked us to wait for stays, unless `reopen` says otherwise.
 
 Everything here is audited with the person and the reason.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from sendonce import telemetry
-from sendonce.core import pacing
-from sendonce.core.delivery import parse_channel
+from sendonce.core import catch_up, pacing
+from sendonce.core.delivery import Channel, parse_channel
 from sendonce.core.duration import say_duration
 from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.ledger import Value
+from sendonce.core.lifecycle import Event
 from sendonce.core.pacing import FOREVER, SECOND, Gate, GateLimits, Limit
 from sendonce.core.policy import Policy
 from sendonce.core.reminder import DEFAULT_TENANT
+from sendonce.moves import move_on
+from sendonce.pipeline.catch_up import CatchUp
 from sendonce.pipeline.reach import PAUSE_LOOK_US
-from sendonce.ports.store import Pause, Store, Tx
+from sendonce.ports.store import Delivery, Move, Pause, Store, Tx
 from sendonce.telemetry import tell
 from sendonce.withdrawal import check_reason
 
@@ -36,6 +42,10 @@ WAKE_MAX: Final = 200
 """Rows woken in one unit, of each kind: a few milliseconds of the write lock."""
 OPEN_COUNT_MAX: Final = 10_000
 LANES_MAX: Final = 10_000
+OVER_MIN_S: Final = 1.0
+OVER_MAX_S: Final = 7 * 86_400.0
+TURNS_MAX: Final = 50
+"""Queued rows that get a turn in one unit: each is a move, about 5 ms of the write lock for all."""
 
 
 class Scope(StrEnum):
@@ -80,12 +90,14 @@ class Paused:
 class Resumed:
     """`was_paused` False: there was nothing to resume. `woken`: deliveries that are looked at again now.
 
+    spread  deliveries that get turns over the span that was asked for, instead of going at once
     opened  why the gate had been closed that is open now, "" where it was not
     """
 
     target: Target
     was_paused: bool
     woken: int = 0
+    spread: int = 0
     opened: str = ""
 
 
@@ -113,19 +125,31 @@ def resume(
     reason: str,
     actor: str,
     reopen: bool = False,
+    over_s: float = 0.0,
     progress: Callable[[int], None] = lambda woken: None,
 ) -> Resumed:
-    """End a pause and wake what it put off. `reopen`: for an account, whatever closed its gate.
+    """End a pause and wake what it put off.
 
-    Raises as `pause`. Safe to repeat: stopped halfway, the next call wakes the rest.
+    reopen  for an account: open its gate, whatever closed it
+    over_s  spread what the pause held, and all that is overdue with it, over so long; 0: go on at once
+
+    Raises as `pause`, and `InvalidInput` for a span that makes no sense. Safe to repeat: stopped halfway,
+    the next call wakes the rest.
     """
     reason = check_reason(reason)
     target = _checked(target, policy, known=False)
-    done = store.write(lambda tx: _resume(tx, target, reason, actor, reopen=reopen)).result()
+    _check_over(target, over_s)
+    over_us = int(over_s * SECOND)
+    done = store.write(lambda tx: _resume(tx, target, policy, reason, actor, reopen, over_us)).result()
     tell(telemetry.RESUMED, scope=target.scope.value, target=target.stored_name, why=reason)
     if target.scope not in (Scope.CHANNEL, Scope.GROUP):
         return done
     woken = 0
+    after: int | None = 0 if over_us else None
+    while after is not None:
+        step, after = store.write(partial(_give_turns, target, policy, actor, after)).result()
+        woken += step
+        progress(woken)
     while step := store.write(lambda tx: _wake(tx, target)).result():
         woken += step
         progress(woken)
@@ -174,6 +198,11 @@ def check_limits(limits: GateLimits) -> None:
             f"headroom {limits.headroom} must be at least 0 and below 1: 0.2 leaves a fifth to others",
             field="headroom",
         )
+    if not pacing.fits_ever(limits, 1):
+        raise InvalidInput(
+            f"a quota leaves nothing beside headroom {limits.headroom:g}: lower the headroom",
+            field="headroom",
+        )
 
 
 def _checked(target: Target, policy: Policy, *, known: bool = True) -> Target:
@@ -209,7 +238,9 @@ def _pause(tx: Tx, target: Target, reason: str, actor: str, until: int | None) -
     return Paused(target, until, _held(tx, target))
 
 
-def _resume(tx: Tx, target: Target, reason: str, actor: str, *, reopen: bool) -> Resumed:
+def _resume(
+    tx: Tx, target: Target, policy: Policy, reason: str, actor: str, reopen: bool, over_us: int
+) -> Resumed:
     opened = ""
     if target.scope is Scope.ACCOUNT:
         gate = _gate(tx, target.name)
@@ -223,9 +254,76 @@ def _resume(tx: Tx, target: Target, reason: str, actor: str, *, reopen: bool) ->
         found = standing.get((target.scope.value, target.stored_name))
         was_paused = found is not None and found.until > tx.now
     tx.runs.resume(target.scope.value, target.stored_name)
-    if was_paused or opened:
-        tx.runs.audit(actor, "resume", str(target), reason, {"opened": opened})
-    return Resumed(target, was_paused, opened=opened)
+    spread = _spread(tx, target, policy, over_us) if over_us else 0
+    if was_paused or opened or spread:
+        body: dict[str, Value] = {"opened": opened, "over_s": over_us // SECOND, "spread": spread}
+        tx.runs.audit(actor, "resume", str(target), reason, body)
+    return Resumed(target, was_paused, spread=spread, opened=opened)
+
+
+def _check_over(target: Target, over_s: float) -> None:
+    if not over_s:
+        return
+    if target.scope is Scope.ACCOUNT:
+        raise InvalidInput(
+            "an account has no span to catch up over, its limits pace what waits: change them with "
+            "`sendonce accounts limits`, or pause and resume its channel",
+            field="over",
+        )
+    if not OVER_MIN_S <= over_s <= OVER_MAX_S:
+        raise InvalidInput(
+            f"catching up over {say_duration(over_s)}: use 1 s to {say_duration(OVER_MAX_S)}", field="over"
+        )
+
+
+def _spread(tx: Tx, target: Target, policy: Policy, over_us: int) -> int:
+    """Set the turns for what waits: by channel, since each has a line of its own. How many wait."""
+    rows = tx.rows(
+        "view_held",
+        scope=target.scope.value,
+        name=target.stored_name,
+        reason=f"paused:{target.scope}",
+        now=tx.now,
+        until=_held_until(tx),
+    )
+    held = Counter[str]()
+    for row in rows:
+        held[str(row["channel"])] += int(row["count"])
+    turns = CatchUp(tx, policy)
+    for channel, count in held.items():
+        turns.spread(Channel(channel), count, over_us)
+    turns.save()
+    return held.total()
+
+
+def _give_turns(target: Target, policy: Policy, actor: str, after: int, tx: Tx) -> tuple[int, int | None]:
+    """One unit: a turn for each of the next queued rows that the pause put off. How many, and where to go
+    on; None: there are no more."""
+    chosen = {
+        "scope": target.scope.value,
+        "name": target.stored_name,
+        "reason": f"paused:{target.scope}",
+        "now": tx.now,
+        "until": _held_until(tx),
+    }
+    rows = tx.deliveries.matching("held_queued", chosen, TURNS_MAX, after)
+    turns = CatchUp(tx, policy)
+    # A key that is dying does not wait.
+    moves = [
+        _later(tx, row, policy, actor, tx.now if row.standing.maybe else turns.next(row)) for row in rows
+    ]
+    turns.save()
+    moved = tx.deliveries.move(moves)
+    assert all(moved), "rows locked in this unit cannot have moved"
+    return len(rows), rows[-1].id if len(rows) == TURNS_MAX else None
+
+
+def _later(tx: Tx, row: Delivery, policy: Policy, actor: str, at: int) -> Move:
+    course = replace(row.course, next_at=at, reason=catch_up.REASON)
+    details: dict[str, Value] = {"reason": catch_up.REASON, "until": at}
+    move = move_on(row, Event.DEFERRED, policy, tx, actor=actor, course=course, details=details)
+    assert isinstance(move, Move), f"the table puts off whatever is queued: {move}"
+    return move
 
 
 def _opened(gate: Gate, steady: int, *, reopen: bool) -> Gate:
@@ -238,8 +336,13 @@ def _opened(gate: Gate, steady: int, *, reopen: bool) -> Gate:
 
 def _wake(tx: Tx, target: Target) -> int:
     accounts = [gate.account for gate in tx.gates.all()]
-    until = tx.now + PAUSE_LOOK_US + SECOND
+    until = _held_until(tx)
     return tx.deliveries.unpause(target.scope.value, target.stored_name, accounts, until, WAKE_MAX)
+
+
+def _held_until(tx: Tx) -> int:
+    """What a pause put off has come to be looked at by then."""
+    return tx.now + PAUSE_LOOK_US + SECOND
 
 
 def _held(tx: Tx, target: Target) -> int | None:

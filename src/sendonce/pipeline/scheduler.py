@@ -6,7 +6,8 @@ What makes that harmless: a row is found by its state, and leaves that state in 
 publishes it. So there is no mark to lose; the mark only reports.
 
 Each row that a pass looks at leaves the head of the line: published, ended with a reason, or put off
-to a later moment. Nothing starves behind rows that cannot go.
+to a later moment. Nothing starves behind rows that cannot go, and what falls due on time does not wait
+behind what a pause or an outage left: where a catch-up is set, that comes in turns.
 
 Publication is where the world is asked: cancelled and opted-out rows have left already; consent,
 expiry, quiet hours in the customer's zone and the list of allowed recipients are read here, and once
@@ -23,17 +24,19 @@ from functools import partial
 from typing import Final
 
 from sendonce import telemetry
-from sendonce.core import pacing
+from sendonce.core import catch_up, pacing
 from sendonce.core.consent import Preference, refusal
 from sendonce.core.delivery import Channel
 from sendonce.core.due import Defer, Expire, Publish, decide_time, known_zone, window_of
 from sendonce.core.errors import ConfigError, InvalidInput
 from sendonce.core.ledger import Value
-from sendonce.core.lifecycle import Event, NotMoved
+from sendonce.core.lifecycle import Event, NotMoved, State
+from sendonce.core.pacing import GateLimits
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.routing import account_for
 from sendonce.core.segments import count as count_parts
 from sendonce.moves import move_on
+from sendonce.pipeline.catch_up import CatchUp
 from sendonce.pipeline.reach import PAUSE_LOOK_US, Pauses, active_pauses, may_reach, pause_of
 from sendonce.ports.store import Content, Course, Delivery, Move, Reminder, Store, Tx
 from sendonce.render import Rendered, content_hash
@@ -52,10 +55,11 @@ TAG_UNIT: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """What one pass did. `counts` by disposition: published, deferred, expired, suppressed, rejected.
+    """What one pass did. `counts` by disposition: published, deferred, expired, suppressed, rejected; and
+    besides, "late": of the published, how many were due before the mark of the pass before and came after
+    it; "catch_up": of the deferred, how many are overdue and got a later turn.
 
     mark     everything due by this instant is published or decided (calendar microseconds)
-    late     of the published, how many were due before the mark of the pass before, and came after it
     complete the pass saw everything that was due; False: it stopped at its bound
     """
 
@@ -112,7 +116,7 @@ class Scheduler:
         complete, left = False, policy.pass_rows_max
         while left > 0 and not stopping():
             size = min(CHUNK, left)
-            chunk = self._store.write(partial(self._publish, mark_before, size)).result()
+            chunk = self._store.write(partial(self._next, mark_before, size)).result()
             counts.update(chunk)
             progress(counts["published"])
             examined = _examined(chunk)
@@ -128,15 +132,33 @@ class Scheduler:
         _tell_pass(report)
         return report
 
-    def _publish(self, mark_before: int, size: int, tx: Tx) -> Counter[str]:
+    def publish(self, delivery_id: int) -> None:
+        """Decide one delivery that is due, as a pass would, and no other. Not while the scheduler is paused.
+
+        Raises `StoreError`.
+        """
+        self._book.refresh()
+        self._store.write(partial(self._only, delivery_id)).result()
+
+    def _next(self, mark_before: int, size: int, tx: Tx) -> Counter[str]:
         """One unit: decide the next due rows, up to `size`, all of them."""
         rows = tx.deliveries.due(tx.now, size)
-        if not rows:
-            return Counter()
+        return self._decide_all(rows, mark_before, tx) if rows else Counter()
+
+    def _only(self, delivery_id: int, tx: Tx) -> None:
+        rows = [
+            row
+            for row in tx.deliveries.by_ids([delivery_id])
+            if row.standing.state is State.SCHEDULED and row.course.next_at <= tx.now
+        ]
+        if rows and ("scheduler", "") not in active_pauses(tx):
+            self._decide_all(rows, 0, tx)
+
+    def _decide_all(self, rows: Sequence[Delivery], mark_before: int, tx: Tx) -> Counter[str]:
         reminders = tx.reminders.by_ids([row.reminder_id for row in rows])
         preferences = tx.preferences.of([(row.tenant, row.channel.value, row.address_tag) for row in rows])
         pauses = active_pauses(tx)
-        tags = _Tags(tx)
+        tags, overdue = _Tags(tx), CatchUp(tx, self._policy)
         counts: Counter[str] = Counter()
         moves: list[Move] = []
         contents: list[Content] = []
@@ -148,11 +170,14 @@ class Scheduler:
                 preferences.get((row.tenant, row.channel.value, row.address_tag), []),
                 pauses,
                 tags,
+                overdue,
                 tx,
             )
             match decided:
                 case _PutOff(until, reason):
                     counts["deferred"] += 1
+                    if reason == catch_up.REASON:
+                        counts["catch_up"] += 1
                     if row.course.reason == reason:
                         put_off.append((row, until))
                         continue
@@ -167,7 +192,7 @@ class Scheduler:
                         details={"reason": reason, "until": until},
                     )
                 case _End(event, reason):
-                    counts[event.value] += 1
+                    counts["rejected" if event is Event.UNRENDERABLE else event.value] += 1
                     course = replace(row.course, reason=reason)
                     move = move_on(
                         row,
@@ -193,6 +218,7 @@ class Scheduler:
         assert all(done), "rows read in this unit cannot have moved"
         tx.deliveries.defer(put_off)
         tags.save()
+        overdue.save()
         if self._policy.hints:
             tx.hint(
                 [
@@ -210,6 +236,7 @@ class Scheduler:
         preferences: Sequence[Preference],
         pauses: Pauses,
         tags: _Tags,
+        overdue: CatchUp,
         tx: Tx,
     ) -> _Decision:
         policy, now = self._policy, tx.now
@@ -249,6 +276,9 @@ class Scheduler:
             recipient = reminder.recipients[row.channel.value]
             if not may_reach(policy, row.channel, recipient["to"]):
                 return _End(Event.SUPPRESSED, "recipient_not_allowed")
+            turn = overdue.turn_of(row)
+            if turn > now:
+                return _PutOff(turn, catch_up.REASON)
             return self._freeze(row, reminder, account, recipient, tags, tx)
         except InvalidInput as error:
             code = error.code
@@ -283,7 +313,7 @@ class Scheduler:
         payload = payload_of(row.channel, rendered, recipient, account)
         digest = content_hash(payload)
         cost = count_parts(rendered.text).parts if row.channel is Channel.SMS else 1
-        if not pacing.fits_ever(account.limits, cost):
+        if not pacing.fits_ever(tags.limits(account), cost):
             raise InvalidInput(
                 f"the message has {cost} parts, more than a quota of account {account.name}: shorten the "
                 "template, or raise the quota",
@@ -340,28 +370,38 @@ class _Tags:
     Start-time fair queuing: a flow (tenant, group, priority) gets its next place one step after its
     last, or at the account's virtual time where it was idle; a step is shorter the higher its
     priority. A flow that floods lines up behind itself, not before the others.
+
+    The gates are read and not locked: rows are locked already, and gates come before rows in the order of
+    locks. A virtual time that a claim moves on meanwhile costs a place, not the order.
     """
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
         self._last: dict[str, dict[str, int]] = {}
-        self._vtime: dict[str, int] = {}
+        self._gates = {gate.account: gate for gate in tx.gates.all()}
 
     def next(self, account: str, row: Delivery) -> int:
         flow = json.dumps([row.tenant, row.group, row.priority], separators=(",", ":"))
         last = self._last.setdefault(account, {})
         if flow not in last:
             last.update(self._tx.gates.flows(account, [flow]))
-        if account not in self._vtime:
-            gate = self._tx.gates.lock(account)
-            self._vtime[account] = gate.vtime if gate is not None else 0
-        start = max(last.get(flow, 0), self._vtime[account])
+        start = max(last.get(flow, 0), self._vtime(account))
         last[flow] = start + TAG_UNIT // (1 + row.priority)
         return last[flow]
 
+    def limits(self, account: AccountPolicy) -> GateLimits:
+        """The limits in force: those of the gate, which an operator may have changed."""
+        gate = self._gates.get(account.name)
+        return account.limits if gate is None else gate.limits
+
     def save(self) -> None:
-        for account, tags in self._last.items():
-            self._tx.gates.save_flows(account, tags, below=self._vtime[account])
+        # In one order, so that two passes at once never wait for each other in a circle.
+        for account, tags in sorted(self._last.items()):
+            self._tx.gates.save_flows(account, dict(sorted(tags.items())), below=self._vtime(account))
+
+    def _vtime(self, account: str) -> int:
+        gate = self._gates.get(account)
+        return 0 if gate is None else gate.vtime
 
 
 def payload_of(
@@ -381,8 +421,8 @@ def payload_of(
 
 
 def _examined(counts: Mapping[str, int]) -> int:
-    """Rows looked at; "late" says something about the published ones besides."""
-    return sum(count for name, count in counts.items() if name != "late")
+    """Rows looked at; "late" and "catch_up" say something about some of them besides."""
+    return sum(count for name, count in counts.items() if name not in ("late", "catch_up"))
 
 
 def _tell_pass(report: PassReport) -> None:

@@ -308,6 +308,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "recipient_not_allowed": "the configuration lets nothing go to this address",
     "past_expiry": "it was no longer valid",
     "quiet_hours": "it is quiet time where the customer lives",
+    "catch_up": "it has its turn among all that was left by a pause or an outage",
     "quiet_past_expiry": "quiet time lasts longer than it is valid",
     "due_past_expiry": "it was put off to a time at which it is no longer valid",
     "paused:channel": "its channel is paused",

@@ -45,8 +45,22 @@ SELECT count(*) AS total FROM delivery WHERE pending = 1;
 -- name: view_scheduled
 SELECT channel, count(*) AS scheduled,
        coalesce(sum(CASE WHEN next_at <= :now THEN 1 ELSE 0 END), 0) AS due,
+       coalesce(sum(CASE WHEN reason = 'catch_up' AND next_at > :now THEN 1 ELSE 0 END), 0) AS catching_up,
        min(next_at) AS first_at
-FROM (SELECT channel, next_at FROM delivery WHERE pending = 1 ORDER BY next_at, id LIMIT :limit) AS head
+FROM (SELECT channel, next_at, reason FROM delivery WHERE pending = 1 ORDER BY next_at, id LIMIT :limit) AS head
+GROUP BY channel;
+
+-- What a resume lets go, by channel: all that is due for the scheduler's, else what this pause put off.
+-- name: view_held
+SELECT channel, count(*) AS count FROM delivery
+WHERE pending = 1 AND next_at <= CASE WHEN :scope = 'scheduler' THEN :now ELSE :until END
+  AND (:scope = 'scheduler' OR reason = :reason
+       AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name)
+GROUP BY channel
+UNION ALL
+SELECT channel, count(*) AS count FROM delivery
+WHERE ready < 0 AND next_at > :now AND next_at <= :until AND reason = :reason
+  AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name
 GROUP BY channel;
 
 -- name: view_ready

@@ -10,7 +10,7 @@ SELECT channel, account, count(*) AS n FROM delivery WHERE ready > 0 GROUP BY ch
 -- Waiting rows, apart by whether they wait for a time of their own (a retry) or for a decision and the clock.
 -- name: view_progress_waiting
 SELECT channel, account,
-       CASE WHEN reason IN ('quiet_hours', 'configuration') OR substr(reason, 1, 7) = 'paused:'
+       CASE WHEN reason IN ('quiet_hours', 'configuration', 'catch_up') OR substr(reason, 1, 7) = 'paused:'
             THEN 1 ELSE 0 END AS held,
        count(*) AS n
 FROM delivery WHERE ready < 0 GROUP BY channel, account, held;
