@@ -48,19 +48,6 @@ def test_an_entry_is_spelled_in_one_way() -> None:
     )
 
 
-@given(standing=standings, more=details)
-def test_the_spelling_is_json_as_the_standard_library_would_write_it(
-    standing: Standing, more: dict[str, Value]
-) -> None:
-    text = spell('k"ey', "tén\u2028ant", Entry(1, 5, Event.CLAIMED, "w\n", standing, more))
-    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
-
-
-def test_what_has_no_canonical_spelling_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"1\.5 has no canonical spelling"):
-        spell(KEY, "t", entry(1, wait_s=1.5))  # type: ignore[arg-type]
-
-
 def test_a_link_is_the_sha_256_of_what_was_before_and_the_text() -> None:
     """As anybody can compute it with nothing of ours."""
     assert link("", "text") == hashlib.sha256(b"\ntext").hexdigest()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from json.encoder import encode_basestring_ascii as _quoted
 from typing import Final
 
 from sendonce.core.lifecycle import Ending, Event, Standing, State
@@ -30,6 +29,9 @@ OWN_FIELDS: Final = frozenset(
 
 GENESIS: Final = ""
 """The hash before a delivery's first entry."""
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
 
 @value
@@ -76,21 +78,7 @@ def spell(key: str, tenant: str, entry: Entry) -> str:
         body["permit"] = True
     if standing.ending:
         body["ending"] = standing.ending
-    return "{" + ",".join([f"{_quoted(name)}:{_spelled(body[name])}" for name in sorted(body)]) + "}"
-
-
-def _spelled(value: Value) -> str:
-    """One value as canonical JSON. Spelled here, since a `JSONEncoder` is set up anew for each text: that
-    took longer than the rest of an entry."""
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    raise TypeError(
-        f"{value!r} has no canonical spelling: an entry holds texts, whole numbers and truth values"
-    )
+    return _encode(body)
 
 
 def link(previous: str, spelling: str) -> str:
