@@ -289,6 +289,24 @@ def test_what_is_wrong_is_one_line_and_a_code(
     assert (answer["exit"], set(answer["error"]) >= {"code", "message"}) == (code, True)
 
 
+def test_a_test_touches_nothing_but_its_own_message(folder: Folder, sandbox: SandboxClient) -> None:
+    """Beside it lie one that is queued and one that is due: both stay as they are."""
+    folder.add_template()
+    head = ROWS.splitlines()[0]
+    folder.write("queued.csv", head + "\nqueued,c-1,now,shipped,ann@example.com,,Ann,1\n")
+    folder.write("due.csv", head + "\ndue,c-2,now,shipped,eve@example.com,,Eve,2\n")
+    folder.run("import", "queued.csv")
+    folder.run("pass")
+    folder.run("import", "due.csv")
+    others = ("queued:c-1:email", "due:c-2:email")
+    before = [folder.json("ledger", key) for key in others]
+    answer = ask(folder, "send-test", "you@example.com")
+    assert (answer["state"], answer["attempts"]) == ("ACCEPTED", 1)
+    assert [folder.json("ledger", key) for key in others] == before
+    assert sandbox.report()["channels"]["email"]["effects"] == 1
+    assert folder.json("overview")["last_pass"]["counts"]["published"] == 1
+
+
 def test_a_store_that_cannot_be_opened_is_code_3(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.write("other.db", "not a database, but long enough to be taken for the header of one" * 20)
     for url, said in (

@@ -1,93 +1,129 @@
-"""One delivery through the full path, and no other: published by a pass, claimed under the account's gate,
-sent in its slot, settled. For `send-test`, which may run beside real traffic and must not start any.
+"""One delivery through the full path, and no other: published, claimed under the account's gate, sent in its
+slot, settled. For `send-test`, which may run beside real traffic and must not touch any of it.
 
-A worker on the store's own queue takes whatever is ready. This one hears of a single delivery, through a
-queue that knows no other, so the gate, the leases and the ledger are those of every send.
+It takes the steps of a worker one by one, each for this delivery alone: no pass that publishes whatever else
+is due, no reaper, no look-up of what others left in doubt. The gate, the lease and the ledger are those of
+every send. A worker that is faster may take the delivery as well; then this one only watches.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 from sendonce.app import App
+from sendonce.cli.run import tell_of
 from sendonce.core.lifecycle import State
-from sendonce.pipeline.worker import Worker, WorkerSettings
+from sendonce.core.outcome import Unknown
+from sendonce.core.pacing import SECOND
+from sendonce.pipeline.attempt import Attempted, Claim
+from sendonce.pipeline.claimer import Claimed, claim
+from sendonce.pipeline.heartbeat import Heartbeat, Name
+from sendonce.pipeline.scheduler import Scheduler
+from sendonce.pipeline.sender import Conditions, send
+from sendonce.pipeline.settler import settle
 from sendonce.ports.queue import Hint
 from sendonce.ports.store import Delivery, Tx
+from sendonce.runtime.poller import Poller
 
 LOOK_S: Final = 0.1
-MOVING: Final = frozenset({State.SCHEDULED, State.QUEUED, State.SENDING, State.RECONCILING})
+WAIT_MAX_S: Final = 1.0
+LEAD_US: Final = 100_000
+"""One message has time: its slot lies beyond any commit, so that it is never late for it."""
+MOVING: Final = frozenset({State.QUEUED, State.SENDING})
 
 
 async def send_one(app: App, tenant: str, key: str, *, wait_s: float) -> Delivery:
-    """Publish and send the delivery; returns it as it stands when it has ended, or `wait_s` is over.
+    """Publish and send the delivery; returns it as it stands when nothing more moves it, or `wait_s` is over.
 
-    The pass publishes whatever else is due, as any pass does; nothing else is claimed.
+    A call that is open when the time is over is waited for: its adapter ends it.
     """
-    await asyncio.to_thread(app.scheduler().run, trigger="send-test")
     delivery = _read(app, tenant, key)
-    account = delivery.course.account
-    if delivery.standing.state is not State.QUEUED or not account:
+    scheduler = Scheduler(app.store, app.policy, app.book, process=app.process)
+    await asyncio.to_thread(scheduler.publish, delivery.id)
+    delivery = _read(app, tenant, key)
+    if delivery.standing.state is not State.QUEUED:
         return delivery
-    queue = _QueueOfOne()
-    worker = Worker(
-        app.store,
-        app.policy,
-        {account: app.provider(account)},
-        WorkerSettings(app.process, "send-test", socket.gethostname(), os.getpid(), stop_s=wait_s),
-        queues={delivery.channel: queue},
-    )
-    running = asyncio.create_task(worker.run(), name="send-test")
-    with suppress(TimeoutError):
-        async with asyncio.timeout(wait_s):
-            while delivery.standing.state in MOVING and not running.done():
-                if delivery.standing.state is State.QUEUED:
-                    queue.offer(_hint(delivery))
-                await asyncio.sleep(LOOK_S)
-                delivery = _read(app, tenant, key)
-    worker.stop()
-    await running
-    return _read(app, tenant, key)
+    alone = _Alone(app, delivery.course.account)
+    until = app.store.steady() + int(wait_s * SECOND)
+    async with alone:
+        while delivery.standing.state in MOVING and app.store.steady() < until:
+            again_s = await alone.attempt(delivery) if delivery.standing.state is State.QUEUED else LOOK_S
+            await asyncio.sleep(again_s)
+            delivery = _read(app, tenant, key)
+    return delivery
 
 
-class _QueueOfOne:
-    """`ports.queue.Queue` with one hint, given out again only when it was offered again."""
+class _Alone:
+    """A worker for single deliveries of one account, with a lease of its own while it is entered."""
 
-    def __init__(self) -> None:
-        self._hints: asyncio.Queue[Hint] = asyncio.Queue(maxsize=1)
+    def __init__(self, app: App, account: str) -> None:
+        self._app = app
+        self._account = app.policy.accounts[account]
+        self._provider = app.provider(account)
+        name = Name(app.process, "send-test", socket.gethostname(), os.getpid())
+        self._heart = Heartbeat(app.store, name, lease_s=app.policy.lease_s)
+        self._beats = Poller("heartbeat", self._heart.beat, on_error=tell_of)
 
-    def offer(self, hint: Hint) -> None:
-        if self._hints.empty():
-            self._hints.put_nowait(hint)
+    async def __aenter__(self) -> None:
+        await self._heart.beat()
+        self._beating = asyncio.create_task(self._beats.run(), name="heartbeat")
 
-    async def publish(self, hints: Sequence[Hint]) -> None:
-        for hint in hints:
-            self.offer(hint)
+    async def __aexit__(self, *_: object) -> None:
+        self._beats.stop()
+        await self._beating
+        await self._provider.close()
+        await self._heart.sign_off()
 
-    async def pull(self, limit: int, wait_s: float) -> list[Hint]:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                return [await self._hints.get()]
-        return []
+    async def attempt(self, delivery: Delivery) -> float:
+        """One attempt, if it may start now; in how many seconds another look may bring something."""
+        claimed = await asyncio.wrap_future(self._app.store.write(lambda tx: self._claim(tx, delivery)))
+        for made in claimed.claims:
+            await self._settle(await self._send(made))
+        if claimed.claims or not claimed.again_at:
+            return LOOK_S
+        wait_s = (claimed.again_at - self._app.store.steady()) / SECOND
+        return min(max(wait_s, LOOK_S), WAIT_MAX_S)
 
-    async def ack(self, hints: Sequence[Hint]) -> None:
-        pass
+    def _claim(self, tx: Tx, delivery: Delivery) -> Claimed:
+        standing = delivery.standing
+        hint = Hint(delivery.id, delivery.key, standing.epoch, standing.version, delivery.channel.value)
+        return claim(
+            tx,
+            self._account,
+            self._app.policy,
+            process=self._app.process,
+            secret=self._app.store.secret,
+            lead_us=LEAD_US,
+            hints=[hint],
+            lease_until=self._heart.lease_until,
+        )
 
-    async def nack(self, hints: Sequence[Hint], delay_s: float) -> None:
-        pass  # offered again as long as it is queued
+    async def _send(self, made: Claim) -> Attempted:
+        steady = self._app.store.steady
+        conditions = Conditions(
+            steady=steady,
+            late_us=2 * self._account.limits.jitter_us,
+            lease_until=lambda: self._heart.lease_until,
+            stopping=lambda: False,
+            since=lambda: self._heart.unbroken_since,
+        )
+        try:
+            return await send(made, self._provider, conditions)
+        except asyncio.CancelledError:
+            # Ctrl-C: what is known of the call is settled, not left to the reaper.
+            await self._settle(Attempted(made, Unknown("shutdown"), 0, steady()))
+            raise
 
-    async def close(self) -> None:
-        pass
-
-
-def _hint(delivery: Delivery) -> Hint:
-    standing = delivery.standing
-    return Hint(delivery.id, delivery.key, standing.epoch, standing.version, delivery.channel.value)
+    async def _settle(self, attempted: Attempted) -> None:
+        process, policy = self._app.process, self._app.policy
+        done = self._app.store.write(
+            lambda tx: settle(tx, [attempted], policy, process=process, chance=random.random)
+        )
+        await asyncio.wrap_future(done)
 
 
 def _read(app: App, tenant: str, key: str) -> Delivery:
