@@ -24,6 +24,9 @@ from sendonce.core.policy import Policy
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.pipeline.alarm import LOOK_S, overdue, sound
 from sendonce.pipeline.heartbeat import Heartbeat, Name
+from sendonce.pipeline.pruner import LOOK_S as PRUNE_LOOK_S
+from sendonce.pipeline.pruner import PAGE as PRUNE_PAGE
+from sendonce.pipeline.pruner import prune
 from sendonce.pipeline.scheduler import TIMER, Scheduler
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.pipeline.zone_change import follow_zone_rules
@@ -166,9 +169,14 @@ class App:
             sound(await asyncio.to_thread(self.store.read, lambda tx: overdue(tx, self.policy)))
             return LOOK_S
 
-        watch = Poller("alarm", alarm, on_error=on_error)
-        tasks.append(asyncio.create_task(watch.run(), name="alarm"))
-        stops.append(watch.stop)
+        async def forget() -> float:
+            forgotten = await asyncio.wrap_future(self.store.write(prune))
+            return 1.0 if forgotten == PRUNE_PAGE else PRUNE_LOOK_S
+
+        for beside, step in (("alarm", alarm), ("pruner", forget)):
+            poller = Poller(beside, step, on_error=on_error)
+            tasks.append(asyncio.create_task(poller.run(), name=beside))
+            stops.append(poller.stop)
         stopper = asyncio.create_task(stopping.wait(), name="stopping")
         await asyncio.wait({stopper, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         for stop in stops:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from sendonce import config
 from sendonce.app import App
 from sendonce.core.errors import ConfigError
+from sendonce.pipeline.pruner import prune
+from sendonce.ports.store import Process, Tx
 
 BASE = """
 [store]
@@ -60,3 +63,33 @@ def test_an_unknown_provider_is_named_with_the_known_ones(tmp_path: Path) -> Non
     text = BASE.format(account='lanes = 5\nkey_window = "24h"').replace('"http"', '"htpp"')
     with pytest.raises(ConfigError, match=r"'htpp' is not known: did you mean http\?"):
         App(config.parse(text, tmp_path / "sendonce.toml", {}))
+
+
+def test_a_process_that_stays_forgets_what_ended_long_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[str] = []
+
+    async def work_until_pruned(app: App) -> None:
+        stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def prune_once(tx: Tx) -> int:
+            loop.call_soon_threadsafe(stopping.set)
+            return prune(tx)
+
+        monkeypatch.setattr("sendonce.app.prune", prune_once)
+        async with asyncio.timeout(10.0):
+            await app.run(
+                work=False,
+                schedule=True,
+                stopping=stopping,
+                role="scheduler",
+                on_error=lambda stage, error: failed.append(stage),
+            )
+
+    with opened(tmp_path, 'lanes = 5\nkey_window = "24h"') as app:
+        old = Process("old", "drain", "sms", "host", 1, 1, 1, 0, stopped=True)
+        app.store.write(lambda tx: tx.processes.beat(old)).result()
+        asyncio.run(work_until_pruned(app))
+        left = [row["id"] for row in app.store.read(lambda tx: tx.rows("view_processes", since=0, limit=9))]
+    assert (left, failed) == ([app.process], [])

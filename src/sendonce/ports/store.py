@@ -422,6 +422,11 @@ class Processes(Protocol):
 
     def mark_stopped(self, ids: Sequence[str]) -> None: ...
 
+    def forget(self, before: int, limit: int) -> int:
+        """Forget up to `limit` processes that ended, or lost their lease, and were last heard of before this
+        calendar instant, but none with an open call. How many."""
+        ...
+
 
 class Runs(Protocol):
     """Passes, imports, pauses, the mark: what is remembered about runs."""
@@ -429,6 +434,10 @@ class Runs(Protocol):
     def begin_pass(self, trigger: str, process: str, mark: int) -> int: ...
 
     def finish_pass(self, id_: int, mark: int, counts: Mapping[str, int], *, complete: bool) -> None: ...
+
+    def forget_passes(self, before: int, limit: int) -> int:
+        """Forget passes that began before this calendar instant, of the oldest `limit`. How many."""
+        ...
 
     def begin_import(self, tenant: str, source: str, file: str, actor: str) -> int: ...
 

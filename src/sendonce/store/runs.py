@@ -14,8 +14,9 @@ from sendonce.store.session import Parameters, Session, Tuple
 class SqlProcesses:
     """`ports.store.Processes` on a session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, steady: int) -> None:
         self._session = session
+        self._steady = steady
 
     def beat(self, process: Process) -> None:
         self._session.run(
@@ -38,6 +39,9 @@ class SqlProcesses:
 
     def mark_stopped(self, ids: Sequence[str]) -> None:
         self._session.many("process_stop", ({"id": id_} for id_ in ids))
+
+    def forget(self, before: int, limit: int) -> int:
+        return self._session.run("process_forget", {"before": before, "steady": self._steady, "limit": limit})
 
 
 def _process(row: Tuple) -> Process:
@@ -72,6 +76,9 @@ class SqlRuns:
                 "complete": int(complete),
             },
         )
+
+    def forget_passes(self, before: int, limit: int) -> int:
+        return self._session.run("pass_forget", {"before": before, "limit": limit})
 
     def begin_import(self, tenant: str, source: str, file: str, actor: str) -> int:
         parameters: Parameters = {

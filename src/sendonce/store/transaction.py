@@ -51,7 +51,7 @@ class SqlTx:
 
     @cached_property
     def processes(self) -> SqlProcesses:
-        return SqlProcesses(self._session)
+        return SqlProcesses(self._session, self.steady)
 
     @cached_property
     def runs(self) -> SqlRuns:

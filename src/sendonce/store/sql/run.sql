@@ -20,6 +20,13 @@ WHERE stopped = 0 AND lease_until <= :steady;
 -- name: process_stop
 UPDATE process SET stopped = 1 WHERE id = :id;
 
+-- name: process_forget
+DELETE FROM process WHERE id IN (
+    SELECT p.id FROM process p
+    WHERE p.beat_at < :before AND (p.stopped = 1 OR p.lease_until <= :steady)
+      AND NOT EXISTS (SELECT 1 FROM open_call c WHERE c.process = p.id)
+    ORDER BY p.beat_at, p.id LIMIT :limit);
+
 -- name: pass_begin
 INSERT INTO pass_run (trigger, process, started_at, finished_at, mark_before, mark_after, counts, complete)
 VALUES (:trigger, :process, :started_at, 0, :mark, :mark, '{}', 0)
@@ -28,6 +35,12 @@ RETURNING id;
 -- name: pass_finish
 UPDATE pass_run SET finished_at = :finished_at, mark_after = :mark, counts = :counts, complete = :complete
 WHERE id = :id;
+
+-- Only the oldest are looked at: where they are young, so are all the others.
+-- name: pass_forget
+DELETE FROM pass_run WHERE id IN (
+    SELECT id FROM (SELECT id, started_at FROM pass_run ORDER BY id LIMIT :limit) AS oldest
+    WHERE started_at < :before);
 
 -- name: import_begin
 INSERT INTO import_run (tenant, source, file, actor, started_at, finished_at, counts, undone_at)

@@ -768,6 +768,35 @@ class StoreSuite:
             replace(first, lease_until=steady + 30)
         ]
 
+    def test_ended_processes_of_long_ago_are_forgotten_and_nobody_else(
+        self, store: Store, clock: VirtualClock
+    ) -> None:
+        lease = store.steady() + 3_000 * HOUR
+        kept = [
+            replace(process("alive", lease), beat_at=START - 9),
+            replace(process("young", lease), beat_at=START, stopped=True),
+            replace(process("calling", lease), beat_at=START - 8, stopped=True),
+        ]
+        lost = [
+            replace(process(f"ended-{number}", lease), beat_at=START - number, stopped=True)
+            for number in (3, 1, 2)
+        ]
+        gone = replace(process("gone", store.steady()), beat_at=START - 4)
+
+        def unit(tx: Tx) -> None:
+            for one in (*kept, *lost, gone):
+                tx.processes.beat(one)
+            tx.calls.open([call(7, 1, process="calling")])
+
+        store.write(unit).result()
+        assert store.write(lambda tx: tx.processes.forget(START, 2)).result() == 2
+        names = {row["id"] for row in store.read(lambda tx: tx.rows("view_processes", since=0, limit=9))}
+        assert names == {"alive", "young", "calling", "ended-1", "ended-2"}
+        assert store.write(lambda tx: tx.processes.forget(START, 9)).result() == 2
+        assert store.write(lambda tx: tx.processes.forget(START, 9)).result() == 0
+        store.write(lambda tx: tx.calls.close([(7, 1)])).result()
+        assert store.write(lambda tx: tx.processes.forget(START, 9)).result() == 1
+
     # Gates.
 
     def test_there_is_no_gate_before_it_is_seeded(self, store: Store) -> None:
@@ -921,6 +950,41 @@ class StoreSuite:
         assert (done["started_at"], done["finished_at"]) == (START, START + 2 * SECOND)
         assert done["counts"] == '{"published":3}'
         assert (running["finished_at"], running["complete"]) == (0, 0)
+
+    def test_passes_of_long_ago_are_forgotten_oldest_first(self, store: Store, clock: VirtualClock) -> None:
+        for _ in range(5):
+            store.write(lambda tx: tx.runs.begin_pass("timer", "p", 0)).result()
+            clock.advance(1.0)
+        numbers = [int(row["id"]) for row in store.read(lambda tx: tx.rows("view_passes", limit=9))][::-1]
+        before = START + 3 * SECOND
+        assert store.write(lambda tx: tx.runs.forget_passes(before, 2)).result() == 2
+        left = [row["id"] for row in store.read(lambda tx: tx.rows("view_passes", limit=9))]
+        assert left == [numbers[4], numbers[3], numbers[2]]
+        assert store.write(lambda tx: tx.runs.forget_passes(before, 2)).result() == 1
+        assert store.write(lambda tx: tx.runs.forget_passes(before, 2)).result() == 0
+
+    def test_what_people_changed_is_kept_in_order(self, store: Store, clock: VirtualClock) -> None:
+        body: dict[str, Value] = {"before": "14/s", "after": "20/s", "lanes": 4}
+
+        def failed(tx: Tx) -> float:
+            tx.runs.audit("operator:eve", "resume", "sms", "undone", {})
+            return 1 / 0
+
+        def page(before: int) -> list[Row]:
+            return store.read(lambda tx: tx.rows("view_audit", before=before, limit=9))
+
+        store.write(lambda tx: tx.runs.audit("operator:ann", "pause", "sms", "prices", {})).result()
+        clock.advance(2.0)
+        store.write(lambda tx: tx.runs.audit("api:x", "limits", "mail", 'said "yes"', body)).result()
+        assert isinstance(store.write(failed).exception(), ZeroDivisionError)
+        names = ("at", "actor", "action", "target", "reason", "body")
+        newest, oldest = page(2**62)
+        assert [newest[name] for name in names] == [
+            START + 2 * SECOND, "api:x", "limits", "mail", 'said "yes"',
+            '{"after":"20/s","before":"14/s","lanes":4}',
+        ]  # fmt: skip
+        assert [oldest[name] for name in names] == [START, "operator:ann", "pause", "sms", "prices", "{}"]
+        assert page(int(newest["id"])) == [oldest]
 
     def test_imports_are_kept_and_undone_once(self, store: Store, clock: VirtualClock) -> None:
         first = store.write(lambda tx: tx.runs.begin_import("t", "crm", "f.csv", "ann")).result()
