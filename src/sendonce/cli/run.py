@@ -322,8 +322,8 @@ def tell_of(stage: str, error: Exception) -> None:
 
 
 def _collect_rarely() -> None:
-    """Looking for cycles after each 700 objects, all the modules included, took a tenth of a worker's time;
-    what a delivery makes has none."""
+    """Looking for cycles after each 700 new objects, all the modules' own included, took a twentieth of a
+    worker's time (`make bench ARGS=drain`); what a delivery makes has none."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 50)
