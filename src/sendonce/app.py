@@ -22,7 +22,7 @@ from sendonce.core.errors import ConfigError
 from sendonce.core.pacing import GateLimits
 from sendonce.core.policy import Policy
 from sendonce.core.promise import Promise, ProviderClass
-from sendonce.pipeline.alarm import LOOK_S, overdue, sound
+from sendonce.pipeline.alarm import LOOK_S, overdue, sound, stranded
 from sendonce.pipeline.heartbeat import Heartbeat, Name
 from sendonce.pipeline.pruner import LOOK_S as PRUNE_LOOK_S
 from sendonce.pipeline.pruner import PAGE as PRUNE_PAGE
@@ -166,7 +166,12 @@ class App:
             stops.append(beats.stop)
 
         async def alarm() -> float:
-            sound(await asyncio.to_thread(self.store.read, lambda tx: overdue(tx, self.policy)))
+            policy = self.policy
+            sound(
+                *await asyncio.to_thread(
+                    self.store.read, lambda tx: (overdue(tx, policy), stranded(tx, policy))
+                )
+            )
             return LOOK_S
 
         async def forget() -> float:

@@ -174,6 +174,13 @@ BACKLOG_OLD: Final = Event(
     ("channel", "account", "age_s", "due"),
 )
 
+ACCOUNT_LOST: Final = Event(
+    "account_lost",
+    "Deliveries hang on an account that the configuration lost: nobody sends them or asks about them.",
+    ERROR,
+    ("account", "count"),
+)
+
 SLOT_MISSED: Final = Event(
     "slot_missed",
     "A call could not start in its slot and was given back.",

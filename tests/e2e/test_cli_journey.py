@@ -307,6 +307,27 @@ def test_a_test_touches_nothing_but_its_own_message(folder: Folder, sandbox: San
     assert folder.json("overview")["last_pass"]["counts"]["published"] == 1
 
 
+def test_an_account_that_is_gone_while_it_is_needed_is_named_with_the_fix(
+    folder: Folder, sandbox: SandboxClient
+) -> None:
+    folder.add_template()
+    folder.write("list.csv", ROWS.splitlines()[0] + "\ns-1,c-1,now,shipped,,+12025550101,Ann,1\n")
+    folder.run("import", "list.csv")
+    sandbox.change(sms={"lost_after": {"next": 1}})
+    folder.run("drain", "--max-time", "20s")
+    assert folder.states("s-1") == {"s-1:c-1:sms": "UNCERTAIN"}
+    assert ask(folder, "check")["ok"] is True
+    renamed = (folder.path / "sendonce.toml").read_text(encoding="utf-8")
+    folder.write(
+        "sendonce.toml",
+        renamed.replace("[account.text", "[account.other").replace('account = "text"', 'account = "other"'),
+    )
+    checked = folder.run("check", code=1)
+    assert "account text: not configured any more" in checked.out
+    assert "put [account.text] back" in checked.out
+    assert ask(folder, "overview", code=1)["alerts"] == ["text"]
+
+
 def test_a_store_that_cannot_be_opened_is_code_3(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.write("other.db", "not a database, but long enough to be taken for the header of one" * 20)
     for url, said in (

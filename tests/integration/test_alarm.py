@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sendonce.core.delivery import Channel
-from sendonce.core.outcome import Accepted, Failed, Reason
-from sendonce.pipeline.alarm import Overdue, overdue
+from sendonce.core.lifecycle import State
+from sendonce.core.outcome import Accepted, Failed, Reason, Unknown
+from sendonce.pipeline.alarm import Overdue, Stranded, overdue, stranded
 from tests.integration.world import World
 
 
@@ -32,3 +35,30 @@ def test_a_retry_that_waits_counts_from_its_due_time() -> None:
     world.settle([(claim, Failed(Reason.UNAVAILABLE, "451")) for claim in world.claim("email-N")])
     (waiting,) = world.read(lambda tx: overdue(tx, world.policy))
     assert (waiting.account, waiting.age_s, waiting.count) == ("email-N", 601.0, 1)
+
+
+def test_what_hangs_on_a_lost_account_is_said_at_once_with_the_fix() -> None:
+    """Each of the four: queued, called, to be asked about, uncertain. Who has ended hangs on nothing."""
+    world = World("L", "N")
+    world.accepted("done")
+    for number in range(2):
+        world.schedule(f"doubt-{number}")
+    world.pass_()
+    world.send(Unknown("timeout"))
+    world.schedule("calling")
+    world.pass_()
+    assert len(world.claim()) == 1
+    world.schedule("queued")
+    world.pass_()
+    uncertain = world.uncertain("u", account="email-N")
+    assert world.read(lambda tx: stranded(tx, world.policy)) == []
+    world.policy = replace(world.policy, accounts={})
+    mail, text = world.read(lambda tx: stranded(tx, world.policy))
+    assert text == Stranded("sms-L", 1, 1, 2, 0)
+    assert str(text) == (
+        "not configured any more, and deliveries hang on it (1 queued, 1 being sent, 2 to be asked about): "
+        "put [account.sms-L] back until they have ended"
+    )
+    assert mail == Stranded("email-N", 0, 0, 0, 1)
+    assert "`sendonce uncertain --account email-N`" in str(mail)
+    assert world.state(uncertain) is State.UNCERTAIN

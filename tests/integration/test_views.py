@@ -571,7 +571,20 @@ def test_an_account_that_the_configuration_lost_is_still_seen() -> None:
     world.policy = replace(world.policy, accounts=kept)
     lost = account(look(world), "sms-K")
     assert (lost.configured, lost.channel, lost.ready) == (False, "sms", 1)
-    assert lost.why == "the account is not configured any more, and 1 delivery waits for it"
+    assert lost.why == "the account is not configured any more, and 1 delivery waits for it: put it back"
+
+
+def test_what_is_in_doubt_at_a_lost_account_is_an_alert() -> None:
+    world = World("N")
+    world.uncertain("u")
+    assert look(world).alerts == ()
+    world.policy = replace(world.policy, accounts={})
+    seen = look(world)
+    assert seen.alerts == ("email-N",)
+    assert account(seen, "email-N").why == (
+        "the account is not configured any more, and 1 delivery waits for it, 1 of which may have been sent: "
+        "put it back"
+    )
 
 
 def test_why_nothing_leaves_is_read_off_the_real_store() -> None:
@@ -599,7 +612,7 @@ def test_why_nothing_leaves_is_read_off_the_real_store() -> None:
 NEVER_RAN = "the scheduler has never run: start `sendonce scheduler` or `sendonce up`, or run `sendonce pass`"
 WHY: Mapping[str, Situation] = {
     "nothing is due": Situation(),
-    "the account is not configured any more, and 3 deliveries wait for it": Situation(
+    "the account is not configured any more, and 3 deliveries wait for it: put it back": Situation(
         ready=2, waiting=1, configured=False, workers=0
     ),
     "the account has no gate yet, and nothing is sent without one: start a process that knows it": Situation(

@@ -107,12 +107,15 @@ def check(shell: Shell) -> Exit:
     """Check the configuration, open the store, and log in to every account. Sends nothing."""
     from sendonce.app import make_provider
     from sendonce.config import load
+    from sendonce.pipeline.alarm import stranded
 
     settings = load(shell.given.config, environ=os.environ, each_account=make_provider)
     findings = [Finding("configuration", "ok", str(settings.path))]
     version = shell.read(lambda tx: tx.meta("epoch"))
     findings.append(Finding("store", "ok", f"{settings.store_url}, epoch {version}"))
     findings += asyncio.run(_accounts(shell.app))
+    lost = shell.read(lambda tx: stranded(tx, shell.policy))
+    findings += [Finding(f"account {each.account}", "bad", str(each)) for each in lost]
     findings += [Finding(part, "note", text) for part, text in _odd(settings)]
     shell.screen.document({"ok": _sound(findings), "findings": findings})
     for finding in findings:

@@ -1,17 +1,20 @@
-"""The alarm: says so when something due is not leaving.
+"""The alarm: says so when something due is not leaving, or nobody can look after it any more.
 
 Once a while, by whatever process runs; it reads and writes nothing. The age that alarms is the
 channel's `alert_after`, counted from the due time, over everything that is due and not yet claimed.
+What hangs on an account that the configuration lost alarms at once: it has no age, and waits for ever.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
 from sendonce import telemetry
 from sendonce.core import pacing
 from sendonce.core.delivery import Channel
+from sendonce.core.lifecycle import State
 from sendonce.core.policy import Policy
 from sendonce.ports.store import Tx
 from sendonce.telemetry import tell
@@ -29,6 +32,49 @@ class Overdue:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    """What hangs on an account that the configuration no longer has. `sending`: open calls."""
+
+    account: str
+    queued: int
+    sending: int
+    reconciling: int
+    uncertain: int
+
+    @property
+    def count(self) -> int:
+        return self.queued + self.sending + self.reconciling + self.uncertain
+
+    def __str__(self) -> str:
+        """What it is, and the fix."""
+        parts = {
+            "queued": self.queued,
+            "being sent": self.sending,
+            "to be asked about": self.reconciling,
+            "uncertain": self.uncertain,
+        }
+        what = ", ".join(f"{count:,} {word}" for word, count in parts.items() if count)
+        decide = f"; or decide the uncertain ones: `sendonce uncertain --account {self.account}`"
+        return (
+            f"not configured any more, and deliveries hang on it ({what}): put [account.{self.account}] back "
+            f"until they have ended{decide if self.uncertain else ''}"
+        )
+
+
+def stranded(tx: Tx, policy: Policy) -> list[Stranded]:
+    """What hangs on accounts that this configuration does not know, by account."""
+    found: dict[str, Counter[str]] = {}
+    for row in tx.rows("backlog_open"):
+        name = str(row["account"])
+        if name not in policy.accounts:
+            found.setdefault(name, Counter())[str(row["how"])] += int(row["n"])
+    return [
+        Stranded(name, of["queued"], of["sending"], of[State.RECONCILING], of[State.UNCERTAIN])
+        for name, of in sorted(found.items())
+    ]
+
+
 def overdue(tx: Tx, policy: Policy) -> list[Overdue]:
     """Everything that waits for longer than its channel allows."""
     rows = [*tx.rows("backlog_pending", now=tx.now), *tx.rows("backlog_queued")]
@@ -41,7 +87,9 @@ def overdue(tx: Tx, policy: Policy) -> list[Overdue]:
     return found
 
 
-def sound(waiting: list[Overdue]) -> None:
+def sound(waiting: list[Overdue], lost: list[Stranded]) -> None:
+    for account in lost:
+        tell(telemetry.ACCOUNT_LOST, account=account.account, count=account.count)
     for each in waiting:
         tell(
             telemetry.BACKLOG_OLD,

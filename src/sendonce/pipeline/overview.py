@@ -121,6 +121,12 @@ class AccountView:
     flow: Flow
     why: str
 
+    @property
+    def stranded(self) -> bool:
+        """Deliveries hang on it, and the configuration does not know it."""
+        left = self.ready + self.waiting + self.sending + self.reconciling + self.uncertain
+        return not self.configured and left > 0
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
@@ -163,8 +169,10 @@ class Overview:
 
     @property
     def alerts(self) -> tuple[str, ...]:
-        """The channels whose oldest delivery waits too long."""
-        return tuple(channel.channel for channel in self.channels if channel.alert)
+        """The channels whose oldest delivery waits too long, and the accounts that the configuration lost
+        while deliveries hang on them."""
+        late = (channel.channel for channel in self.channels if channel.alert)
+        return (*late, *(account.name for account in self.accounts if account.stranded))
 
 
 def overview(tx: Tx, policy: Policy) -> Overview:
@@ -268,6 +276,7 @@ class _Seen:
             wakes_in_s=wakes_in_s,
             due=int(self._scheduled.get(channel, {}).get("due", 0)),
             sending=sending,
+            doubtful=states.get(State.UNCERTAIN, 0) + states.get(State.RECONCILING, 0),
             started=flow.started,
             configured=account is not None,
             workers=sum(_works_for(process, channel) for process in self.processes),

@@ -34,6 +34,7 @@ class Situation:
     ready, waiting   queued deliveries that may go, and those that wait for an instant, the first one
                      `wakes_in_s` ahead
     due              due but unpublished deliveries of the account's channel
+    doubtful         may have been sent: asked about, or uncertain
     sending          open calls, `lanes_of` may be open; `started` of them within the last minute
     workers          living processes that serve the channel
     pass_age_s       since the last pass began; None: there was none
@@ -45,6 +46,7 @@ class Situation:
     wakes_in_s: float | None = None
     due: int = 0
     sending: int = 0
+    doubtful: int = 0
     started: int = 0
     configured: bool = True
     workers: int = 1
@@ -59,10 +61,12 @@ class Situation:
 
 def why_nothing_leaves(at: Situation) -> str:
     """One sentence: what holds an account, the first thing to mend first; or that it flows."""
-    if not (at.ready or at.waiting or at.due or at.sending):
+    left = at.ready + at.waiting + at.sending + at.doubtful
+    if not at.configured and left:
+        doubt = f", {at.doubtful} of which may have been sent" if at.doubtful else ""
+        return f"the account is not configured any more, and {_count(left)} for it{doubt}: put it back"
+    if not at.configured or not (at.ready or at.waiting or at.due or at.sending):
         return "nothing is due"
-    if not at.configured:
-        return f"the account is not configured any more, and {_count(at.ready + at.waiting)} for it"
     if at.gate is Word.MISSING:
         return "the account has no gate yet, and nothing is sent without one: start a process that knows it"
     if at.ready + at.waiting == 0 and at.sending == 0:

@@ -90,6 +90,17 @@ DELETE FROM outbox WHERE delivery_id = :delivery_id AND epoch = :epoch;
 SELECT channel, '' AS account, min(due_at) AS due_at, count(*) AS n
 FROM delivery WHERE pending = 1 AND next_at <= :now GROUP BY channel;
 
+-- What hangs on each account and has not ended: queued, called, or in doubt.
+-- name: backlog_open
+SELECT account, 'queued' AS how, count(*) AS n FROM delivery WHERE ready > 0 GROUP BY account
+UNION ALL
+SELECT account, 'queued' AS how, count(*) AS n FROM delivery WHERE ready < 0 GROUP BY account
+UNION ALL
+SELECT account, 'sending' AS how, count(*) AS n FROM open_call GROUP BY account
+UNION ALL
+SELECT account, state AS how, count(*) AS n FROM delivery
+WHERE attention = 1 AND state IN ('RECONCILING', 'UNCERTAIN') GROUP BY account, state;
+
 -- name: backlog_queued
 SELECT channel, account, min(due_at) AS due_at, count(*) AS n
 FROM delivery WHERE ready > 0 GROUP BY channel, account
