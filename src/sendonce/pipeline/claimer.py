@@ -212,12 +212,11 @@ def _still_allowed(
             category.no_record,
         )
         pause = pause_of(row, pauses)
-        facts = facts_of(row, policy, now=tx.now, steady=tx.steady)
         if isinstance(verdict, Expire):
             moves.append(_end(tx, row, Event.EXPIRED, verdict.reason.value, policy, actor))
         elif refused is not None:
             moves.append(_end(tx, row, Event.SUPPRESSED, refused, policy, actor))
-        elif row.standing.maybe and not facts.key_alive and not row.standing.permit:
+        elif _key_died(tx, row, policy):
             moves.append(_end(tx, row, Event.KEY_DIED, "key_died", policy, actor))
         elif pause is not None or isinstance(verdict, Defer):
             until = pause.until if pause is not None else verdict.until if isinstance(verdict, Defer) else 0
@@ -244,6 +243,13 @@ def _still_allowed(
     moved = tx.deliveries.move(moves)
     assert all(moved), "rows locked in this unit cannot have moved"
     return reachable, len(moves)
+
+
+def _key_died(tx: Tx, row: Delivery, policy: Policy) -> bool:
+    """Whether only a key made it safe to try again, and the provider may have forgotten it."""
+    if not row.standing.maybe or row.standing.permit:
+        return False
+    return not facts_of(row, policy, now=tx.now, steady=tx.steady).key_alive
 
 
 def _sendable(
