@@ -13,6 +13,7 @@ import secrets
 import socket
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 from sendonce.config import AccountSettings, Settings, StoreKind, bind, did_you_mean
@@ -27,6 +28,7 @@ from sendonce.pipeline.heartbeat import Heartbeat, Name
 from sendonce.pipeline.pruner import LOOK_S as PRUNE_LOOK_S
 from sendonce.pipeline.pruner import PAGE as PRUNE_PAGE
 from sendonce.pipeline.pruner import prune
+from sendonce.pipeline.restore import hold_everything
 from sendonce.pipeline.scheduler import TIMER, Scheduler
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.pipeline.zone_change import follow_zone_rules
@@ -42,7 +44,8 @@ from sendonce.providers.twilio import TwilioProvider, TwilioSettings
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.poller import Poller
 from sendonce.runtime.zone_rules import zone_rules
-from sendonce.store.sqlite import open_store
+from sendonce.store.backup import back_up
+from sendonce.store.sqlite import open_store, path_of
 from sendonce.template_book import TemplateBook, from_store
 
 PROVIDERS: Final = {
@@ -85,6 +88,24 @@ class App:
         limits = {name: account.limits for name, account in self.policy.accounts.items()}
         store.write(lambda tx: _seed(tx, limits)).result()
         return store
+
+    def back_up(self, target: Path, progress: Callable[[int, int], None]) -> int:
+        """Copy the store to a file, held so that it sends nothing where it is restored; its size in bytes.
+
+        Raises as `store.backup.back_up`, and `ConfigError` for a store that has tools of its own for it.
+        """
+        url = self.settings.store_url
+        if url.kind is not StoreKind.SQLITE:
+            raise ConfigError(f"{url} is backed up with the tools of its database, such as pg_dump")
+
+        def hold(copy: Path) -> None:
+            held = open_store(f"sqlite:///{copy.absolute()}", self.clock)
+            try:
+                held.write(hold_everything).result()
+            finally:
+                held.close()
+
+        return back_up(path_of(str(url)), target, finish=hold, progress=progress)
 
     @cached_property
     def book(self) -> TemplateBook:

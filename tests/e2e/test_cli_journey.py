@@ -328,6 +328,32 @@ def test_an_account_that_is_gone_while_it_is_needed_is_named_with_the_fix(
     assert ask(folder, "overview", code=1)["alerts"] == ["text"]
 
 
+def test_a_backup_is_restored_without_sending_anything_twice(
+    folder: Folder, sandbox: SandboxClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.add_template()
+    folder.write("list.csv", ROWS.splitlines()[0] + "\ns-1,c-1,now,shipped,ann@example.com,,Ann,1\n")
+    folder.run("import", "list.csv")
+    answer = ask(folder, "db backup", "copy.db")
+    assert (answer["epoch"], answer["bytes"]) == (2, (folder.path / "copy.db").stat().st_size)
+    assert "is there already" in folder.run("db", "backup", "copy.db", code=2).err
+    folder.run("drain", "--max-time", "20s")
+    assert sandbox.report()["channels"]["email"]["effects"] == 1
+    monkeypatch.setenv("SENDONCE_STORE_URL", f"sqlite:///{folder.path}/copy.db")
+    folder.run("drain", "--max-time", "20s")
+    assert folder.states("s-1") == {"s-1:c-1:email": "SCHEDULED"}
+    assert (
+        "paused: account mail until somebody resumes it: a backup was restored" in folder.run("overview").out
+    )
+    assert folder.json("db", "info")["epoch"] == 2
+    # What the provider's log shows as sent is taken back before anything goes on.
+    folder.run("cancel", "--delivery", "s-1:c-1:email", "--reason", "sent before the restore")
+    folder.run("resume", "scheduler", "--reason", "compared")
+    folder.run("accounts", "resume", "mail", "--reason", "compared")
+    folder.run("drain", "--max-time", "20s")
+    assert sandbox.report()["channels"]["email"]["effects"] == 1
+
+
 def test_a_store_that_cannot_be_opened_is_code_3(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.write("other.db", "not a database, but long enough to be taken for the header of one" * 20)
     for url, said in (

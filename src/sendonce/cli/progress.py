@@ -23,6 +23,7 @@ from sendonce.core import pacing
 from sendonce.core.delivery import Channel
 from sendonce.core.lifecycle import Event
 from sendonce.core.policy import Policy
+from sendonce.pipeline.reach import active_pauses
 from sendonce.ports.store import Store, Tx
 
 PAUSED: Final = "paused"
@@ -47,7 +48,7 @@ class Standing:
     """One channel now.
 
     waiting   queued for a later moment: a retry
-    held      queued, and kept back by a pause, quiet hours or a gap in the configuration
+    held      kept back by a pause, quiet hours, a later turn or a gap in the configuration
     happened  events since the start
     gates     account -> why nothing leaves it, "" where it is open
     """
@@ -102,6 +103,10 @@ class Watch:
         sending = self._sending(tx)
         gates = {gate.account: _why_closed(gate, tx.steady) for gate in tx.gates.all()}
         queued = self._queued(tx, gates)
+        if ("scheduler", "") in active_pauses(tx):
+            for channel, number in due.items():
+                queued[channel, "held"] += number
+            due.clear()
         return Look(
             at=tx.now,
             channels=tuple(

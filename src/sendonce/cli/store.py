@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from sendonce.cli.screen import GOOD, QUIET
 from sendonce.cli.shell import Shell, command
 from sendonce.ports.store import Tx
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(help="The store: info.", no_args_is_help=True)
+    group = typer.Typer(help="The store: info, backup.", no_args_is_help=True)
     command(group)(info)
+    command(group)(backup)
     app.add_typer(group, name="db", rich_help_panel="Operate")
 
 
@@ -23,6 +26,23 @@ def info(shell: Shell) -> None:
     shell.screen.document(found)
     for name, value in found.items():
         shell.screen.say(f"{name.replace('_', ' '):<12} {f'{value:,}' if isinstance(value, int) else value}")
+
+
+def backup(
+    shell: Shell,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; it must not exist yet.")],
+) -> None:
+    """Copy the store to a file while everything runs. The copy is checked; restored, it sends nothing."""
+    before = shell.read(lambda tx: (tx.now, int(tx.meta("epoch") or 0)))
+    with shell.screen.progress("copying") as bar:
+        size = shell.app.back_up(file, lambda pages, of: bar.to(pages, of, note=f"{pages:,} of {of:,} pages"))
+    taken_at, epoch = before
+    shell.screen.document({"backup": str(file), "bytes": size, "taken_at": taken_at, "epoch": epoch + 1})
+    shell.screen.say(f"{file}: {size:,} bytes, checked", style=GOOD)
+    shell.screen.say(
+        "restored, it sends nothing until each account is resumed: see Restore in docs/operating.md",
+        style=QUIET,
+    )
 
 
 def _look(tx: Tx) -> dict[str, object]:

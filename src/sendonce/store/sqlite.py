@@ -133,7 +133,7 @@ class SqliteStore:
             self._inline.close()
 
     def _connect_writer(self) -> _Connection:
-        with _translated(self._path):
+        with translated(self._path):
             _create_private(self._path)
             raw = apsw.Connection(self._path)
             raw.set_busy_handler(_waiter(self._busy_s))
@@ -150,7 +150,7 @@ class SqliteStore:
             return _Connection(raw, self._path, self._clock, lambda: self._offset)
 
     def _connect_reader(self) -> _Connection:
-        with _translated(self._path):
+        with translated(self._path):
             raw = apsw.Connection(self._path)
             raw.set_busy_handler(_waiter(self._busy_s))
             raw.execute("PRAGMA query_only = ON").fetchall()
@@ -214,11 +214,11 @@ class _Connection:
     # Transactions
 
     def begin(self) -> None:
-        with _translated(self._path):
+        with translated(self._path):
             self._execute("BEGIN IMMEDIATE")
 
     def run_unit(self, unit: Callable[[Tx], T]) -> T:
-        with _translated(self._path):
+        with translated(self._path):
             self._execute("SAVEPOINT unit")
             try:
                 answer = unit(self._tx())
@@ -233,7 +233,7 @@ class _Connection:
             return answer
 
     def commit(self) -> None:
-        with _translated(self._path):
+        with translated(self._path):
             self._execute("COMMIT")
 
     def rollback(self) -> None:
@@ -241,7 +241,7 @@ class _Connection:
             self._execute("ROLLBACK")
 
     def read(self, query: Callable[[Tx], T]) -> T:
-        with _translated(self._path):
+        with translated(self._path):
             if self._raw.in_transaction:
                 return query(self._tx())
             self._execute("BEGIN")
@@ -296,7 +296,7 @@ def _waiter(busy_s: float) -> Callable[[int], bool]:
     return wait
 
 
-class _translated:  # noqa: N801 (reads as a clause)
+class translated:  # noqa: N801 (reads as a clause)
     """Turn SQLite's errors into ours, with the fix."""
 
     def __init__(self, path: str) -> None:
