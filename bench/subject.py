@@ -27,6 +27,7 @@ from sendonce.core.lifecycle import State
 from sendonce.core.reminder import COLUMNS
 from sendonce.pipeline import importer, templates
 from sendonce.pipeline.importer import Report
+from sendonce.runtime.crew import idle_cores
 from sendonce.table_file import TableFile
 
 STOP_S: Final = 30.0
@@ -89,7 +90,13 @@ class Subject:
         """Import a file: every row validated and rendered."""
         with path.open("rb") as lines:
             return importer.import_rows(
-                app.store, app.policy, TableFile(lines, COLUMNS), actor="bench", file=path.name, book=app.book
+                app.store,
+                app.policy,
+                TableFile(lines, COLUMNS),
+                actor="bench",
+                file=path.name,
+                book=app.book,
+                hands=idle_cores(),
             )
 
     def accepted(self) -> int:

@@ -71,6 +71,7 @@ def import_(
     """Take in a file of reminders. A bad row never stops the others; the same file again changes nothing."""
     from sendonce.pipeline.importer import import_rows
     from sendonce.pipeline.intake import Mode
+    from sendonce.runtime.crew import idle_cores
     from sendonce.table_file import TableFile
 
     if listed:
@@ -94,6 +95,7 @@ def import_(
                 cancel_missing=cancel_missing,
                 shrink_max_share=max_missing,
                 book=shell.app.book,
+                hands=idle_cores(),
                 progress=lambda so_far: bar.to(table.bytes_read, note=counted(so_far.rows, "row")),
                 on_problem=on_problem,
             )

@@ -26,7 +26,7 @@ from sendonce import telemetry
 from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.lifecycle import Event
 from sendonce.core.policy import Policy
-from sendonce.core.reminder import DEFAULT_TENANT, asked_of
+from sendonce.core.reminder import DEFAULT_TENANT
 from sendonce.moves import facts_of
 from sendonce.pipeline.intake import (
     NOT_LISTED,
@@ -38,8 +38,10 @@ from sendonce.pipeline.intake import (
     admit,
     identity_of,
 )
+from sendonce.pipeline.preparer import Outcome, Preparer, Rules
 from sendonce.ports.store import Delivery, Reminder, Store, Tx
-from sendonce.preparation import Origin, Prepared, prepare, prepared_again
+from sendonce.preparation import Origin, Prepared, prepared_again
+from sendonce.runtime.turns import Turns
 from sendonce.table_file import BadRow, Row
 from sendonce.telemetry import tell
 from sendonce.template_book import TemplateBook, from_store
@@ -118,6 +120,7 @@ def import_rows(
     cancel_missing: bool = False,
     shrink_max_share: float = SHRINK_MAX_SHARE,
     book: TemplateBook | None = None,
+    hands: int = 0,
     progress: Callable[[Report], None] = lambda report: None,
     on_problem: Callable[[Problem], None] = lambda problem: None,
 ) -> Report:
@@ -128,7 +131,8 @@ def import_rows(
     dry_run          write nothing, and report the same
     cancel_missing   cancel what `source` listed before and these rows do not
     shrink_max_share of its open reminders may be missing at most, else nothing is cancelled
-    progress         called after each unit; `on_problem` with each problem, also past `PROBLEMS_MAX`
+    hands            further processes that prepare rows where there are thousands; the report is the same
+    progress         called after each portion; `on_problem` with each problem, also past `PROBLEMS_MAX`
 
     Relative times count from the start of the import. Raises `InvalidInput` where `cancel_missing` has
     no source, and `StoreUnavailable`: then run it again, what was done is found unchanged.
@@ -148,10 +152,10 @@ def import_rows(
         on_problem,
         lists=cancel_missing,
     )
-    run.begin(source, file)
-    for unit in run.units(rows):
-        run.take(unit)
-        progress(run.report)
+    with run.begin(source, file, hands) as preparer:
+        for portion in run.portions(preparer.outcomes(rows)):
+            run.take(portion)
+            progress(run.report)
     if cancel_missing:
         run.cancel_missing(source, shrink_max_share, progress)
     run.finish()
@@ -186,8 +190,7 @@ class _Run:
         self._mode = mode
         self.report = report
         self._on_problem = on_problem
-        self._now = 0
-        self._origin = Origin()
+        self._turns = Turns(store.steady, size_max=UNIT_MAX)
         self._rehearsed: dict[bytes, str] = {}
         # For cancel_missing: whom the rows list, and whether rows are unknown. Ids only: a source of
         # a million reminders fits into memory.
@@ -197,35 +200,42 @@ class _Run:
         self._unread: set[str] = set()
         self._blind = False
 
-    def begin(self, source: str, file: str) -> None:
+    def begin(self, source: str, file: str, hands: int) -> Preparer:
         if self.report.dry_run:
-            self._now = self._store.read(lambda tx: tx.now)
+            now = self._store.read(lambda tx: tx.now)
         else:
             begin = partial(_begin, self._tenant, source, file, self._actor)
-            self._now, self.report.import_id = self._store.write(begin).result()
-        self._origin = Origin(source, self.report.import_id)
+            now, self.report.import_id = self._store.write(begin).result()
+        origin = Origin(source, self.report.import_id)
+        rules = Rules(self._tenant, self._policy, self._store.secret, now, origin)
+        return Preparer(rules, self._templates, hands=hands)
 
-    def units(self, rows: Iterable[Row | BadRow]) -> Iterator[list[_Line]]:
-        """The readable rows, checked, in portions for one unit each."""
-        unit: list[_Line] = []
-        for row in rows:
+    def portions(self, outcomes: Iterable[tuple[Row | BadRow, Outcome]]) -> Iterator[list[_Line]]:
+        """The rows that are right, in portions; what is wrong is told on the way."""
+        portion: list[_Line] = []
+        for row, outcome in outcomes:
             self.report.rows += 1
-            for prepared in self._prepared(row):
-                self.report.notes.update(prepared.notes)
-                unit.append((row.number, prepared))
-            if len(unit) >= UNIT_MAX:
-                yield unit
-                unit = []
-        if unit:
-            yield unit
+            match outcome:
+                case BadRow():
+                    self._unreadable(row, outcome.field, outcome.message)
+                case InvalidInput():
+                    self._unreadable(row, outcome.field, str(outcome))
+                case prepared:
+                    for one in prepared:
+                        self.report.notes.update(one.notes)
+                        portion.append((row.number, one))
+            if len(portion) >= UNIT_MAX:
+                yield portion
+                portion = []
+        if portion:
+            yield portion
 
-    def take(self, unit: Sequence[_Line]) -> None:
-        if self.report.dry_run:
-            results = self._rehearse(unit)
-        else:
-            results = self._store.write(partial(self._admit, [one for _, one in unit])).result()
-        for (number, prepared), result in zip(unit, results, strict=True):
-            self._account(number, prepared, result)
+    def take(self, portion: Sequence[_Line]) -> None:
+        for unit in self._turns.parts(portion):
+            with self._turns.turn(len(unit)):
+                results = self._rehearse(unit) if self.report.dry_run else self._written(unit)
+            for (number, prepared), result in zip(unit, results, strict=True):
+                self._account(number, prepared, result)
 
     def finish(self) -> None:
         if self.report.dry_run:
@@ -248,31 +258,14 @@ class _Run:
 
     # Rows
 
-    def _prepared(self, row: Row | BadRow) -> list[Prepared]:
-        if isinstance(row, BadRow):
-            self._unreadable(row.number, row.values.get("reminder", ""), row.field, row.message)
-            return []
-        try:
-            asked = asked_of(row.values, row.data, tenant=self._tenant)
-            return prepare(
-                asked,
-                self._policy,
-                self._templates,
-                secret=self._store.secret,
-                now=self._now,
-                origin=self._origin,
-            )
-        except InvalidInput as error:
-            self._unreadable(row.number, row.values.get("reminder", ""), error.field, str(error))
-            return []
-
-    def _unreadable(self, number: int, reminder: str, field_: str, message: str) -> None:
+    def _unreadable(self, row: Row | BadRow, field_: str, message: str) -> None:
+        reminder = row.values.get("reminder", "")
         if reminder and len(self._unread) < UNREAD_MAX:
             self._unread.add(reminder)
         else:
             self._blind = True
         self.report.counts[Verdict.INVALID.value] += 1
-        self._problem(Problem(number, reminder, field_, Verdict.INVALID, message))
+        self._problem(Problem(row.number, reminder, field_, Verdict.INVALID, message))
 
     def _account(self, number: int, prepared: Prepared, result: Result) -> None:
         report, verdict = self.report, result.verdict
@@ -299,6 +292,9 @@ class _Run:
         self._on_problem(problem)
 
     # Units
+
+    def _written(self, unit: Sequence[_Line]) -> list[Result]:
+        return self._store.write(partial(self._admit, [one for _, one in unit])).result()
 
     def _admit(self, prepared: Sequence[Prepared], tx: Tx) -> list[Result]:
         return admit(tx, prepared, policy=self._policy, actor=self._actor, mode=self._mode)
