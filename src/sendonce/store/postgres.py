@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import cache
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
@@ -40,6 +41,7 @@ from sendonce.ports.clock import Clock
 from sendonce.ports.store import Tx
 from sendonce.store import deliveries, reminders
 from sendonce.store.origin import anchor, secret_of
+from sendonce.store.postgres_batches import Batch, Gives, batch_of, typed
 from sendonce.store.postgres_errors import AGAIN, FORGOTTEN, ours, translated
 from sendonce.store.postgres_schema import prepare_schema
 from sendonce.store.server_clock import ServerClock
@@ -202,6 +204,10 @@ class PostgresStore:
     def steady(self) -> int:
         return self._clock.steady()
 
+    @property
+    def closed(self) -> bool:
+        return self._writing.closed
+
     def close(self) -> None:
         self._writer.close()
         self._writing.close()
@@ -226,13 +232,35 @@ class PostgresSession:
         return self._cursor.rowcount
 
     def rows_each(self, name: str, parameters: Sequence[Parameters]) -> list[list[Tuple]]:
-        return [list(self._cursor.fetchall()) for _ in self._execute_each(name, parameters)]
+        batch = self._batch(name, parameters)
+        if batch is None:
+            return [list(self._cursor.fetchall()) for _ in self._execute_each(name, parameters)]
+        self._execute_batch(name, batch, parameters)
+        rows = self._cursor.fetchall()
+        if batch.gives is Gives.MADE:
+            return [[row] for row in rows]
+        found: list[list[Tuple]] = [[] for _ in parameters]
+        for row in rows:
+            found[row[0] - 1].append(row[1:])
+        return found
 
     def run_each(self, name: str, parameters: Sequence[Parameters]) -> list[int]:
-        return [self._cursor.rowcount for _ in self._execute_each(name, parameters)]
+        batch = self._batch(name, parameters)
+        if batch is None or batch.gives is not Gives.CHANGED:
+            return [self._cursor.rowcount for _ in self._execute_each(name, parameters)]
+        self._execute_batch(name, batch, parameters)
+        counts = [0] * len(parameters)
+        for (nth,) in self._cursor.fetchall():
+            counts[nth - 1] = 1
+        return counts
 
     def many(self, name: str, parameters: Iterable[Parameters]) -> None:
-        self.run_each(name, list(parameters))
+        sets = list(parameters)
+        batch = self._batch(name, sets)
+        if batch is None:
+            self.run_each(name, sets)
+        else:
+            self._execute_batch(name, batch, sets)
 
     def mappings(self, name: str, parameters: Parameters) -> list[Mapping[str, int | str]]:
         self._execute(name, parameters)
@@ -244,6 +272,22 @@ class PostgresSession:
         self.wrote |= statement.writes
         try:
             self._cursor.execute(statement.text, statement.placed(parameters))
+        except psycopg.Error as error:
+            self.fault = error
+            raise
+
+    def _batch(self, name: str, parameters: Sequence[Parameters]) -> Batch | None:
+        """The one statement that does for all sets what the named one does for each; None where there is none
+        or where it would do something else."""
+        if len(parameters) < 2:
+            return None
+        batch = self._statements[name].batch
+        return None if batch is None or batch.repeats(parameters) else batch
+
+    def _execute_batch(self, name: str, batch: Batch, parameters: Sequence[Parameters]) -> None:
+        self.wrote |= self._statements[name].writes
+        try:
+            self._cursor.execute(typed(batch, parameters[0]).encode(), batch.arrays(parameters))
         except psycopg.Error as error:
             self.fault = error
             raise
@@ -270,9 +314,17 @@ class _Statement:
     """A named statement, bound by place."""
 
     def __init__(self, text: str) -> None:
+        text = _without_comments(text)
         numbered, self.placed = by_place(text, "$")
         self.text = numbered.encode()
-        self.writes = not _without_comments(text).startswith("SELECT")
+        self.batch = batch_of(text)
+        self.writes = not text.startswith("SELECT")
+
+
+@cache
+def _statements(*, reading: bool) -> Mapping[str, _Statement]:
+    tokens = _READING if reading else _WRITING
+    return {name: _Statement(text) for name, text in expand(tokens).items()}
 
 
 class _Writing:
@@ -283,7 +335,7 @@ class _Writing:
         self._clock = clock
         self._boot = boot
         self._prepare = True
-        self._statements = {name: _Statement(text) for name, text in expand(_WRITING).items()}
+        self._statements = _statements(reading=False)
         self._id = ""
         self._number = 0  # of the last commit that is known to have happened
         self._unknown: int | None = None  # a commit that nobody could be asked about yet
@@ -369,11 +421,15 @@ class _Writing:
 
     def close(self) -> None:
         """Idempotent."""
-        if not hasattr(self, "_connection") or self._connection.closed:
+        if self.closed:
             return
         with suppress(psycopg.Error):
             self._simple(f"BEGIN; {self._settings}; DELETE FROM writer WHERE id = '{self._id}'; COMMIT")
         self._connection.close()
+
+    @property
+    def closed(self) -> bool:
+        return not hasattr(self, "_connection") or self._connection.closed
 
     # The connection
 
@@ -487,7 +543,7 @@ class _Writing:
     def _commit_text(self, number: int) -> str:
         """Raises the number, or fails the transaction: by a division by zero, nothing else is as short."""
         return (
-            f"WITH mark AS (UPDATE writer SET number = {number}, at = {self._clock.now()} "
+            f"WITH mark AS (UPDATE writer SET number = {number}, at = {_SERVER_NOW} "
             f"WHERE id = '{self._id}' AND number = {number - 1} RETURNING 1) "
             "SELECT 1 / count(*) FROM mark; COMMIT"
         )
@@ -516,7 +572,7 @@ class _Readers:
         self._target = target
         self._clock = clock
         self._prepare = True
-        self._statements = {name: _Statement(text) for name, text in expand(_READING).items()}
+        self._statements = _statements(reading=True)
         self._free: list[Connection] = []
         self._places = threading.BoundedSemaphore(READERS_MAX)
         self._here = threading.local()
