@@ -14,9 +14,9 @@ import socket
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, assert_never
 
-from sendonce.config import AccountSettings, Settings, StoreKind, bind, did_you_mean
+from sendonce.config import AccountSettings, Settings, StoreKind, StoreUrl, bind, did_you_mean
 from sendonce.core.delivery import Channel
 from sendonce.core.duration import write_duration
 from sendonce.core.errors import ConfigError
@@ -44,8 +44,8 @@ from sendonce.providers.twilio import TwilioProvider, TwilioSettings
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.poller import Poller
 from sendonce.runtime.zone_rules import zone_rules
+from sendonce.store import sqlite
 from sendonce.store.backup import back_up
-from sendonce.store.sqlite import open_store, path_of
 from sendonce.template_book import TemplateBook, from_store
 
 PROVIDERS: Final = {
@@ -79,12 +79,7 @@ class App:
     @cached_property
     def store(self) -> Store:
         """The store, opened, migrated, its gates seeded from the configuration."""
-        url = self.settings.store_url
-        if url.kind is not StoreKind.SQLITE:
-            raise ConfigError(
-                f"{url} is not supported yet: this version stores in SQLite; write sqlite:///sendonce.db"
-            )
-        store = open_store(str(url), self.clock)
+        store = _open_store(self.settings.store_url, self.clock)
         limits = {name: account.limits for name, account in self.policy.accounts.items()}
         store.write(lambda tx: _seed(tx, limits)).result()
         return store
@@ -99,13 +94,13 @@ class App:
             raise ConfigError(f"{url} is backed up with the tools of its database, such as pg_dump")
 
         def hold(copy: Path) -> None:
-            held = open_store(f"sqlite:///{copy.absolute()}", self.clock)
+            held = sqlite.open_store(f"sqlite:///{copy.absolute()}", self.clock)
             try:
                 held.write(hold_everything).result()
             finally:
                 held.close()
 
-        return back_up(path_of(str(url)), target, finish=hold, progress=progress)
+        return back_up(sqlite.path_of(str(url)), target, finish=hold, progress=progress)
 
     @cached_property
     def book(self) -> TemplateBook:
@@ -273,6 +268,22 @@ def _check_connections(account: AccountSettings, connections_max: int) -> None:
     if connections_max < account.limits.lanes:
         rule = f"= {connections_max} is below lanes = {account.limits.lanes}: raise it, or lower the lanes"
         raise ConfigError(account.place.say("connections_max", rule))
+
+
+def _open_store(url: StoreUrl, clock: Clock) -> Store:
+    match url.kind:
+        case StoreKind.SQLITE:
+            return sqlite.open_store(str(url), clock)
+        case StoreKind.POSTGRESQL:
+            try:
+                from sendonce.store import postgres
+            except ImportError as error:
+                raise ConfigError(
+                    f"store {url} needs the extra `postgres` ({error}): pip install 'sendonce[postgres]'"
+                ) from None
+            return postgres.open_store(url.dsn.reveal(), clock)
+        case never:
+            assert_never(never)
 
 
 def _seed(tx: Tx, limits: Mapping[str, GateLimits]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,25 @@ def test_an_unknown_provider_is_named_with_the_known_ones(tmp_path: Path) -> Non
     text = BASE.format(account='lanes = 5\nkey_window = "24h"').replace('"http"', '"htpp"')
     with pytest.raises(ConfigError, match=r"'htpp' is not known: did you mean http\?"):
         App(config.parse(text, tmp_path / "sendonce.toml", {}))
+
+
+def test_the_store_is_the_one_that_the_url_names(tmp_path: Path, postgres_url: str) -> None:
+    text = BASE.format(account='lanes = 5\nkey_window = "24h"').replace("sqlite:///x.db", postgres_url)
+    app = App(config.parse(text, tmp_path / "sendonce.toml", {}))
+    assert type(app.store).__name__ == "PostgresStore"
+    assert [gate.account for gate in app.store.read(lambda tx: tx.gates.all())] == ["text"]
+    app.close()
+    assert not (tmp_path / "x.db").exists()
+
+
+def test_a_store_on_postgresql_without_its_extra_says_what_to_install(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sendonce.store.postgres", None)  # as when psycopg is not there
+    monkeypatch.delattr("sendonce.store.postgres")
+    text = BASE.format(account='lanes = 5\nkey_window = "24h"').replace("sqlite:///x.db", postgres_url)
+    with pytest.raises(ConfigError, match=r"pip install 'sendonce\[postgres\]'"):
+        _ = App(config.parse(text, tmp_path / "sendonce.toml", {})).store
 
 
 def test_a_process_that_stays_forgets_what_ended_long_ago(
