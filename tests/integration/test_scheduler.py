@@ -26,7 +26,6 @@ from sendonce.pipeline.scheduler import CHUNK, TIMER, PassReport, Scheduler
 from sendonce.pipeline.zone_change import follow_zone_rules
 from sendonce.ports.store import Move, NewDelivery, Pause, Reminder, Tx
 from sendonce.store.gates import SqlGates
-from sendonce.store.sqlite import open_store
 from sendonce.template_book import TemplateBook, from_store
 from tests.integration.world import HOUR, SECOND, World
 
@@ -128,7 +127,7 @@ def test_two_at_once_publish_each_once(tmp_path: Path) -> None:
     reports: list[PassReport] = []
 
     def other(name: str) -> None:
-        store = open_store(f"sqlite:///{tmp_path / 's.db'}", world.clock)
+        store = world.another_store()
         try:
             book = TemplateBook(from_store(store))
             reports.append(_run(Scheduler(store, world.policy, book, process=name)))

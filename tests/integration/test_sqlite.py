@@ -35,6 +35,8 @@ from sendonce.testing.clock import VirtualClock
 from sendonce.testing.conformance.store import add, broken_chains, new
 from tests.integration.world import World, account_of, policy_of
 
+pytestmark = pytest.mark.sqlite_only
+
 ROOT = Path(__file__).parents[2]
 SECOND = 1_000_000
 

@@ -404,13 +404,14 @@ def test_many_deliveries_go_in_spans_and_faults_are_bounded(tmp_path: Path) -> N
     world = World("K", path=path)
     count = 2 * SPAN + 7
     world.schedule_many(count)
-    assert tamper(path, "UPDATE delivery SET head = 'x'") == count
+    assert world.tamper("UPDATE delivery SET head = 'x'") == count
     verified = verify(world.store)
     assert (verified.deliveries, verified.faulty) == (count, count)
     assert len(verified.faults) == count
     assert not verified.ok
 
 
+@pytest.mark.sqlite_only
 def test_a_damaged_page_is_told_and_the_rest_is_checked(tmp_path: Path) -> None:
     """Bytes of the file itself are overwritten: the rows that can be read are still checked."""
     path = str(tmp_path / "store.db")

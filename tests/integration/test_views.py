@@ -412,9 +412,7 @@ def test_a_disposition_that_the_ledger_does_not_back_is_missing_from_the_sum(
     world = World("K", path=path)
     world.accepted("a")
     world.schedule("d", due_in_s=60)
-    raw = apsw.Connection(path)
-    raw.execute(statement)
-    raw.close()
+    world.tamper(statement)
     day = world.read(partial(report, day="2026-01-01", zone="UTC"))
     assert not day.adds_up
     assert day.due == 2
@@ -433,9 +431,7 @@ def test_a_row_that_another_program_wrote_is_told(tmp_path: Path) -> None:
     path = str(tmp_path / "store.db")
     world = World("K", path=path)
     key = world.schedule("a")
-    raw = apsw.Connection(path)
-    raw.execute("UPDATE delivery SET state = 'SENT'")
-    raw.close()
+    world.tamper("UPDATE delivery SET state = 'SENT'")
     with pytest.raises(StoreMismatch, match="sendonce verify"):
         world.read(partial(story, name=key, policy=world.policy))
 

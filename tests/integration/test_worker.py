@@ -48,8 +48,8 @@ from sendonce.ports.provider import Message, Start, TooLate
 from sendonce.ports.queue import Hint, Queue
 from sendonce.ports.store import Delivery, Store, Tx
 from sendonce.runtime.clock import SystemClock
-from sendonce.store.sqlite import SqliteStore, open_store
 from sendonce.testing.transport import Faults, UnreliableQueue
+from tests.integration import world as small
 from tests.integration.world import SECOND, World, account_of, policy_of
 
 T = TypeVar("T")
@@ -195,18 +195,18 @@ class Late(Flaky):
 
 
 class Bench:
-    """A file with published deliveries, and workers on it."""
+    """A store with published deliveries, and workers on it."""
 
     def __init__(self, path: Path, policy: Policy) -> None:
         self.path = path
         self.policy = policy
-        self.store: SqliteStore = open_store(f"sqlite:///{path}", SystemClock())
-        self._opened: list[SqliteStore] = []
+        self.store: Store = small.place.another(str(path), SystemClock())
+        self._opened: list[Store] = []
         self._numbers = iter(range(1, 100))
 
-    def another(self) -> SqliteStore:
-        """The same file, as another process has it."""
-        store = open_store(f"sqlite:///{self.path}", SystemClock())
+    def another(self) -> Store:
+        """The same store, as another process has it."""
+        store = small.place.another(str(self.path), SystemClock())
         self._opened.append(store)
         return store
 

@@ -1,4 +1,4 @@
-"""A small world for tests: real stages on a real store in memory, with a clock and chance that stand still.
+"""A small world for tests: real stages on a real store, with a clock and chance that stand still.
 
     world = World("K", "N")                  # accounts "sms-K" and "email-N"
     key = world.schedule("r-1")              # due now, on the first account
@@ -8,6 +8,9 @@
 
 Each class of provider has an account of its own: K and L send text messages, N sends email; "K:email"
 says otherwise. A reminder goes through the account that `schedule(account=...)` names.
+
+Every test here that uses it runs twice, on SQLite and on PostgreSQL (`conftest.py`); what speaks of SQLite's
+own files is marked `sqlite_only`.
 """
 
 from __future__ import annotations
@@ -31,11 +34,20 @@ from sendonce.moves import move_on
 from sendonce.pipeline import claimer, reaper, reconciler, scheduler, settler
 from sendonce.pipeline.attempt import Attempted, Claim
 from sendonce.pipeline.record import Line, lines_of
-from sendonce.ports.store import Delivery, Move, NewDelivery, Process, Reminder, StoredTemplate, Tx
-from sendonce.store.sqlite import SqliteStore, open_store
+from sendonce.ports.store import (
+    Delivery,
+    Move,
+    NewDelivery,
+    Process,
+    Reminder,
+    Store,
+    StoredTemplate,
+    Tx,
+)
 from sendonce.template_book import TemplateBook, from_store
 from sendonce.testing.clock import VirtualClock
 from sendonce.withdrawal import Withdrawal, Word, withdraw
+from tests.integration.places import Place, SqlitePlace
 
 T = TypeVar("T")
 
@@ -95,8 +107,12 @@ def policy_of(*accounts: AccountPolicy, **changes: Any) -> Policy:
     return replace(policy, **changes)
 
 
+place: Place = SqlitePlace()
+"""Where worlds keep their stores. A fixture puts another one here."""
+
+
 class World:
-    """See the module text. `path` "" keeps the store in memory. `chance` is every draw."""
+    """See the module text. `path` names a store that can be opened again. `chance` is every draw."""
 
     def __init__(
         self,
@@ -108,8 +124,8 @@ class World:
         chance: float = 0.5,
     ) -> None:
         self.clock = VirtualClock()  # 2026-01-01T00:00:00Z
-        url = f"sqlite:///{path}" if path else "sqlite://:memory:"
-        self.store: SqliteStore = open_store(url, self.clock, inline=True)
+        self.path = path
+        self.store = place.open(path, self.clock, self)
         self.policy = policy or policy_of(
             *(account_of(class_, retry=retry, limits=limits) for class_ in classes or ("K",))
         )
@@ -137,6 +153,16 @@ class World:
         """Let time pass; the worker process stays alive."""
         self.clock.advance(seconds)
         self.beat()
+
+    # The store
+
+    def another_store(self) -> Store:
+        """The store of a world with a path, as another process has it. Close it."""
+        return place.another(self.path, self.clock)
+
+    def tamper(self, statement: str) -> int:
+        """Change rows of a world with a path behind the program's back; how many."""
+        return place.tamper(self.path, statement)
 
     # Making things
 
