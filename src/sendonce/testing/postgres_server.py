@@ -33,7 +33,7 @@ START_S: Final = 60.0
 STOP_S: Final = 30.0
 BINARIES: Final = "SENDONCE_POSTGRES_BIN"
 _NOBODY: Final = "nobody"
-_FAST: Final = ("fsync=off", "full_page_writes=off", "autovacuum=off")
+_FAST: Final = ("fsync=off", "full_page_writes=off", "autovacuum_naptime=5s")
 # Ends the server when its own input ends, which happens when whoever started it is gone.
 _WATCH: Final = '"$@" <&- & server=$!; read -r _; kill -INT "$server" 2>/dev/null; wait "$server"'
 
@@ -103,6 +103,14 @@ class PostgresServer:
 
     def url(self, database: str = USER, *, user: str = USER) -> str:
         return f"postgresql://{user}@/{database}?host={quote(str(self.folder), safe='')}"
+
+    @property
+    def pid(self) -> int:
+        """Of the server's first process, the parent of all others. Raises `StoreUnavailable` when it is down."""
+        process = self._process()
+        if process is None:
+            raise StoreUnavailable(f"PostgreSQL in {self.folder} does not run")
+        return process
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
         """A new database, as a copy of another one; returns its URL."""
