@@ -16,7 +16,16 @@ import pytest
 from sendonce.core.errors import StoreUnavailable
 from sendonce.ports.store import Tx
 from sendonce.store import writer as module
-from sendonce.store.writer import UNITS_MAX, InlineWriter, ThreadWriter, TransactionLost, Writer
+from sendonce.store.writer import (
+    RUNS_MAX,
+    UNITS_MAX,
+    InlineWriter,
+    PutOff,
+    RunAgain,
+    ThreadWriter,
+    TransactionLost,
+    Writer,
+)
 
 TX = cast(Tx, object())
 
@@ -237,3 +246,81 @@ def _groups(lines: list[str]) -> list[list[str]]:
             groups.append([])
         groups[-1].append(line)
     return groups
+
+
+# What the database gives up, and what would have to wait
+
+
+def counting(calls: list[str], name: str, *errors: BaseException) -> Callable[[Tx], int]:
+    """Raises each of these on its first runs; then says how often it ran."""
+    left = list(errors)
+
+    def unit(tx: Tx) -> int:
+        calls.append(name)
+        if left:
+            raise left.pop(0)
+        return calls.count(name)
+
+    return unit
+
+
+def again(cause: Exception) -> RunAgain:
+    error = RunAgain()
+    error.__cause__ = cause
+    return error
+
+
+def test_a_group_that_the_database_gave_up_is_run_again_from_the_start(held: Held) -> None:
+    first = held.hold()
+    calls: list[str] = []
+    a = held.writer.submit(counting(calls, "a"))
+    b = held.writer.submit(counting(calls, "b", again(StoreUnavailable("deadlock"))))
+    held.go.set()
+    assert (first.result(30), a.result(30), b.result(30)) == (None, 2, 2)
+    assert calls == ["a", "b", "a", "b"]
+    assert held.log.lines.count("rollback") == 1
+    assert held.log.lines[-1] == "commit"
+    held.writer.close()
+
+
+def test_a_unit_that_failed_by_itself_is_run_again_with_its_group() -> None:
+    """What it decided on is another transaction's business by then."""
+    log = Log(fail={"commit": again(StoreUnavailable("serialization failure"))})
+    calls: list[str] = []
+    future = InlineWriter(log).submit(counting(calls, "a", ValueError("the first time")))
+    assert future.result() == 2
+
+
+def test_running_again_has_an_end_and_its_reason_is_the_answer() -> None:
+    log, calls = Log(), list[str]()
+    errors = [again(StoreUnavailable(f"deadlock {number}")) for number in range(RUNS_MAX)]
+    future = InlineWriter(log).submit(counting(calls, "a", *errors))
+    with pytest.raises(StoreUnavailable, match=f"deadlock {RUNS_MAX - 1}"):
+        future.result()
+    assert len(calls) == RUNS_MAX
+    assert log.lines.count("rollback") == RUNS_MAX
+
+
+def test_who_would_have_to_wait_is_put_off_and_holds_up_nobody(held: Held) -> None:
+    first = held.hold()
+    calls: list[str] = []
+    a = held.writer.submit(counting(calls, "a"))
+    b = held.writer.submit(counting(calls, "b", PutOff()))
+    c = held.writer.submit(counting(calls, "c"))
+    held.go.set()
+    assert [future.result(30) for future in (first, a, b, c)] == [None, 1, 2, 1]
+    assert calls == ["a", "b", "b", "c"]
+    assert [line for line in held.log.lines if line != "unit"] == ["begin", "commit", "begin", "commit"]
+    held.writer.close()
+
+
+def test_who_was_put_off_falls_with_nobody_elses_commit(held: Held) -> None:
+    first = held.hold()
+    held.log.fail["commit"] = StoreUnavailable("the disk is full")
+    b = held.writer.submit(counting([], "b", PutOff()))
+    held.go.set()
+    with pytest.raises(StoreUnavailable, match="full"):
+        first.result(30)
+    with pytest.raises(StoreUnavailable, match="full"):
+        b.result(30)
+    held.writer.close()
