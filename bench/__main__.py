@@ -1,4 +1,4 @@
-"""`python -m bench [NAME ...] [--full] [--runs N] [--json FILE]`: measure, print tables, keep JSON."""
+"""`python -m bench [NAME ...] [--store NAME] [--full] [--runs N] [--json FILE]`: tables, and JSON to keep."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ MEASUREMENTS: dict[str, Measurement] = {
         reaction.MEASUREMENT,
     )
 }
+STORES = ("sqlite", "postgresql")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure what sendonce costs.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MEASUREMENTS)}; none: all")
+    parser.add_argument("--store", choices=STORES, help="only on this one; without it, on each")
     parser.add_argument("--full", action="store_true", help="the sizes that the targets are stated for")
     parser.add_argument("--runs", type=int, default=1, help="runs of each; their median is shown")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep every run as JSON")
@@ -35,13 +37,21 @@ def main() -> None:
             parser.error(f"{name!r} is not measured: choose from {', '.join(MEASUREMENTS)}")
     if asked.runs < 1:
         parser.error("--runs must be at least 1")
-    scale = Scale(full=asked.full, runs=asked.runs)
+    scales = [
+        Scale(full=asked.full, runs=asked.runs, store=store)
+        for store in ([asked.store] if asked.store else STORES)
+    ]
     print(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {machine.description()}\n", flush=True)
-    results = [measured(MEASUREMENTS[name], scale) for name in asked.names or MEASUREMENTS]
+    results = [
+        measured(MEASUREMENTS[name], scale)
+        for name in asked.names or MEASUREMENTS
+        for scale in scales
+        if scale.store in MEASUREMENTS[name].stores
+    ]
     if asked.json:
-        whole = {"machine": machine.description(), "full": scale.full, "results": [r.json() for r in results]}
+        whole = {"machine": machine.description(), "full": asked.full, "results": [r.json() for r in results]}
         asked.json.write_text(json.dumps(whole, indent=1) + "\n", "utf-8")
-    missed = [f"{result.measurement.name} {name}" for result in results for name in result.missed]
+    missed = [f"{result.title} {name}" for result in results for name in result.missed]
     print(f"missed: {', '.join(missed)}" if missed else "every target was met")
 
 
@@ -51,7 +61,7 @@ def measured(measurement: Measurement, scale: Scale) -> Result:
     for _ in range(scale.runs):
         machine.wait_until_quiet()
         runs.append(measurement.run(scale))
-    result = Result(measurement, runs)
+    result = Result(measurement, scale.store, runs)
     print(result.markdown(), flush=True)
     return result
 

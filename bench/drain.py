@@ -1,14 +1,14 @@
 """drain: how fast one worker process sends what is due, to a provider that takes 20 ms.
 
 The rate is counted at the door, from the first arrival to the last, and over the middle 80 % of them.
-CPU is the worker's own, from its first call on, so that starting Python is not in it; the provider's is
-shown apart.
+CPU is the worker's own and the database server's, from the first call on, so that starting Python is not in
+it; the provider's is shown apart.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from bench import machine
@@ -22,11 +22,12 @@ PATIENCE_S: Final = 120.0
 """How long nothing may arrive before the run is given up."""
 
 RATE: Final = Figure("rate", "/s", "deliveries a second, first to last", at_least=1_500)
-CPU: Final = Figure("cpu", "s", "worker CPU per 1,000", digits=3, at_most=0.5)
+CPU: Final = Figure("cpu", "s", "CPU per 1,000, worker and database", digits=3, at_most=0.5)
 FIGURES: Final = (
     RATE,
     Figure("middle_rate", "/s", "deliveries a second, middle 80 %"),
     CPU,
+    Figure("server_cpu", "s", "of it, the database server", digits=3),
     Figure("peak_rss", "MB", "worker memory at its peak"),
     Figure("door_cpu", "s", "provider CPU per 1,000", digits=3),
     Figure("lost", "", "due, and never at the door", at_most=0, worst=True),
@@ -37,34 +38,37 @@ FIGURES: Final = (
 
 
 def run(scale: Scale) -> Mapping[str, float]:
-    with cheap_door() as door, sendonce(Account(door.url)) as subject:
+    with cheap_door() as door, sendonce(Account(door.url), scale.store) as subject:
         subject.fill(COUNT)
         with subject.workers(1) as (worker,):
-            figures = timed(door, worker, COUNT)
+            figures = timed(door, worker, COUNT, subject.server_cpu_s)
         accepted = subject.accepted()
     return {**figures, "unsettled": COUNT - accepted}
 
 
-def timed(door: Door, worker: int, count: int) -> dict[str, float]:
+def timed(door: Door, worker: int, count: int, server_cpu_s: Callable[[], float]) -> dict[str, float]:
     """The figures of one worker that sends `count` deliveries."""
     wait_for(door, 1)
-    first = door.count()
+    first, server_s = door.count(), server_cpu_s()
     span = machine.Span([worker, *([door.process] if door.process else [])])
     wait_for(door, count)
     time.sleep(0.2)  # the last outcomes settle
     span.end()
+    server_s = server_cpu_s() - server_s
     arrivals = [call.arrived_at for call in door.calls()]
     messages = door.messages()
     thousands = (len(arrivals) - first) / 1_000
     figures = {
         "rate": rate_per_s(arrivals),
         "middle_rate": rate_per_s(middle(arrivals)),
-        "cpu": span.used_s[worker] / thousands,
+        "cpu": (span.used_s[worker] + server_s) / thousands,
         "peak_rss": machine.rss_mb(worker, peak=True),
         "lost": count - messages,
         "duplicates": len(arrivals) - messages,
-        "others": span.others_cores,
+        "others": max(0.0, span.others_cores - server_s / span.took_s),
     }
+    if server_s:
+        figures["server_cpu"] = server_s / thousands
     if door.process:
         figures["door_cpu"] = span.used_s[door.process] / thousands
     return figures

@@ -27,7 +27,7 @@ FIGURES: Final = (
 
 
 def run(scale: Scale) -> Mapping[str, float]:
-    with sendonce(Account(NOWHERE)) as subject:
+    with sendonce(Account(NOWHERE), scale.store) as subject:
         path = subject.rows_file(ROWS, due="+2h")
         with subject.open() as app:
             begun, before = time.perf_counter(), os.times()

@@ -54,20 +54,25 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is measured. `full`: the sizes that the targets are stated for."""
+    """How much is measured. `full`: the sizes that the targets are stated for. `store`: on which store."""
 
     full: bool = False
     runs: int = 1
+    store: str = "sqlite"
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """`run` takes the figures once, by name. Figures that a run leaves out are left out of the table."""
+    """`run` takes the figures once, by name. Figures that a run leaves out are left out of the table.
+
+    stores  what it can be taken on
+    """
 
     name: str
     what: str
     figures: tuple[Figure, ...]
     run: Callable[[Scale], Mapping[str, float]]
+    stores: tuple[str, ...] = ("sqlite", "postgresql")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +80,17 @@ class Result:
     """All runs of one measurement."""
 
     measurement: Measurement
+    store: str
     runs: Sequence[Mapping[str, float]]
     missed: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         missed = (figure.name for figure, value in self._values() if figure.met(value) is False)
         object.__setattr__(self, "missed", tuple(missed))
+
+    @property
+    def title(self) -> str:
+        return f"{self.measurement.name} on {self.store}"
 
     def markdown(self) -> str:
         rows = [
@@ -89,11 +99,12 @@ class Result:
             for figure, value in self._values()
         ]
         head = ["| figure | value | runs | target | |", "| --- | ---: | ---: | ---: | --- |"]
-        return "\n".join([f"### {self.measurement.name}: {self.measurement.what}", "", *head, *rows, ""])
+        return "\n".join([f"### {self.title}: {self.measurement.what}", "", *head, *rows, ""])
 
     def json(self) -> dict[str, Any]:
         return {
             "name": self.measurement.name,
+            "store": self.store,
             "what": self.measurement.what,
             "figures": {
                 figure.name: {

@@ -28,7 +28,7 @@ FIGURES: Final = (
 
 def run(scale: Scale) -> Mapping[str, float]:
     count = COUNT_FULL if scale.full else COUNT
-    with cheap_door() as door, sendonce(Account(door.url)) as subject:
+    with cheap_door() as door, sendonce(Account(door.url), scale.store) as subject:
         subject.fill(count)
         with subject.workers(1) as (worker,):
             wait_for(door, 1)

@@ -36,7 +36,7 @@ FIGURES: Final = (
 def run(scale: Scale) -> Mapping[str, float]:
     with (
         sandbox_door(rate_limit=LIMIT) as door,
-        sendonce(Account(door.url, limit=f"{LIMIT}/s", lanes=32, jitter="10ms")) as subject,
+        sendonce(Account(door.url, limit=f"{LIMIT}/s", lanes=32, jitter="10ms"), scale.store) as subject,
     ):
         subject.fill(COUNT)
         with subject.workers(WORKERS) as workers:

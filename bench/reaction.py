@@ -35,7 +35,7 @@ FIGURES: Final = (
 def run(scale: Scale) -> Mapping[str, float]:
     with (
         sandbox_door() as door,
-        sendonce(Account(door.url, limit=f"{RATE}/s", lanes=32, jitter="10ms")) as subject,
+        sendonce(Account(door.url, limit=f"{RATE}/s", lanes=32, jitter="10ms"), scale.store) as subject,
     ):
         subject.fill(round(RATE * TURNS * TURN_S) + RATE)
         with subject.workers(WORKERS):

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bench import machine
 from sendonce import config
 from sendonce.app import App
 from sendonce.core.lifecycle import State
@@ -29,6 +30,7 @@ from sendonce.pipeline import importer, templates
 from sendonce.pipeline.importer import Report
 from sendonce.runtime.crew import idle_cores
 from sendonce.table_file import TableFile
+from sendonce.testing.postgres_server import PostgresServer
 
 STOP_S: Final = 30.0
 TEMPLATE: Final = "Hello {{ name }}, your parcel {{ parcel }} arrives today. [ref:{{ delivery_key }}]"
@@ -45,10 +47,15 @@ class Account:
 
 
 @contextmanager
-def sendonce(account: Account) -> Iterator[Subject]:
-    """A fresh store with one account and one template, removed in the end."""
-    with tempfile.TemporaryDirectory(prefix="sendonce-bench-") as name:
-        yield Subject(Path(name), account)
+def sendonce(account: Account, store: str = "sqlite") -> Iterator[Subject]:
+    """A fresh store of this kind with one account and one template, removed in the end."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sendonce-bench-"))
+        if store == "sqlite":
+            yield Subject(Path(folder), account)
+        else:
+            server = stack.enter_context(PostgresServer(durable=True))
+            yield Subject(Path(folder), account, server)
 
 
 class Subject:
@@ -56,10 +63,12 @@ class Subject:
 
     name: Final = "sendonce"
 
-    def __init__(self, folder: Path, account: Account) -> None:
+    def __init__(self, folder: Path, account: Account, server: PostgresServer | None = None) -> None:
         self.folder = folder
+        self.server = server
         self.path = folder / "sendonce.toml"
-        self.path.write_text(_configuration(account), "utf-8")
+        url = "sqlite:///bench.db" if server is None else server.url()
+        self.path.write_text(_configuration(account, url), "utf-8")
         with self.open() as app:
             (folder / "templates").mkdir()
             (folder / "templates" / "parcel.sms.txt").write_text(TEMPLATE, "utf-8")
@@ -98,6 +107,10 @@ class Subject:
                 book=app.book,
                 hands=idle_cores(),
             )
+
+    def server_cpu_s(self) -> float:
+        """What the database server has used so far; 0 where the store is part of the worker."""
+        return 0.0 if self.server is None else machine.tree_cpu_s(self.server.pid)
 
     def accepted(self) -> int:
         """How many deliveries the store says were accepted."""
@@ -147,10 +160,10 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("SENDONCE_")}
 
 
-def _configuration(account: Account) -> str:
+def _configuration(account: Account, store_url: str) -> str:
     return f"""
 [store]
-url = "sqlite:///bench.db"
+url = "{store_url}"
 
 [tenant.default]
 zone = "Europe/London"
