@@ -29,6 +29,8 @@ from typing import Any, Final, TextIO
 
 import structlog
 
+from sendonce.core.errors import SendonceError
+
 DEBUG: Final = logging.DEBUG
 INFO: Final = logging.INFO
 WARNING: Final = logging.WARNING
@@ -100,7 +102,8 @@ def tell(event: Event, **fields: object) -> None:
 
 
 def fault(error: BaseException) -> dict[str, str]:
-    """The fields `error` and `at` of an exception: its type, and where in the code it was raised.
+    """The fields `error` and `at` of an exception: its type, with its code where it is one of ours, and where
+    in the code it was raised.
 
     Its message is left out on purpose: it may quote an address, a body, a row.
     """
@@ -109,7 +112,8 @@ def fault(error: BaseException) -> dict[str, str]:
         code = trace.tb_frame.f_code
         at = f"{PurePath(code.co_filename).name}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return {"error": type(error).__name__, "at": at}
+    name = type(error).__name__
+    return {"error": f"{name}:{error.code}" if isinstance(error, SendonceError) else name, "at": at}
 
 
 def only_known(_: object, __: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -306,7 +310,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "due": "deliveries that are due and waiting",
     "ended": "deliveries that expired or were cancelled or suppressed",
     "epoch": "which claim of this delivery",
-    "error": "the type of the exception, never its message",
+    "error": "the type of the exception, and the code of one of ours, never its message",
     "examined": "rows looked at",
     "finding": "what the provider said to a look-up",
     "import_id": "the import, which is a group",

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sendonce.core.errors import StoreUnavailable
+from sendonce.ports.store import Tx
+from sendonce.store.sqlite import SqliteStore
 from sendonce.testing.sandbox import SandboxClient, SandboxSettings, sandbox_in_thread
 from tests.e2e.command_line import ROOT, Folder
 
@@ -305,6 +309,55 @@ def test_a_test_touches_nothing_but_its_own_message(folder: Folder, sandbox: San
     assert [folder.json("ledger", key) for key in others] == before
     assert sandbox.report()["channels"]["email"]["effects"] == 1
     assert folder.json("overview")["last_pass"]["counts"]["published"] == 1
+
+
+def test_a_test_that_is_not_sent_says_what_for_and_what_to_do(folder: Folder, sandbox: SandboxClient) -> None:
+    sandbox.change(email={"refuse_credentials": True})
+    said = folder.run("send-test", "you@example.com", "--wait", "2s", code=1).out
+    assert "not sent yet: the provider refuses our account" in said
+    assert "mend it, then `sendonce accounts resume mail --reason ...`" in said
+    assert "to take it back: `sendonce cancel --delivery send-test/" in said
+    assert "refused our account, not this customer: our credentials are refused (code 535" in said
+    sandbox.change(email={"refuse_credentials": False})
+    opened = folder.run("accounts", "resume", "mail", "--reason", "mended").out
+    assert "it was closed, since the provider refuses our account" in opened
+    folder.run("accounts", "pause", "text", "--reason", "a test")
+    paused = folder.run("send-test", "+12025550101", "--wait", "1s", code=1).out
+    assert "not sent yet: account text is paused: `sendonce accounts resume text" in paused
+
+
+def test_an_import_that_the_store_stops_says_how_far_it_came(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.add_template()
+    rows = [f"s-{number},c-{number},in 2h,shipped,a@example.com,,A,{number}" for number in range(1_000)]
+    folder.write("list.csv", "\n".join((ROWS.splitlines()[0], *rows)))
+    write = SqliteStore.write
+    taken: list[int] = []
+
+    def full_after_two(store: SqliteStore, unit: Callable[[Tx], Any]) -> Future[Any]:
+        def counted(tx: Tx) -> Any:
+            before = tx.rows("view_scheduled_total")[0]["total"]
+            answer = unit(tx)
+            if tx.rows("view_scheduled_total")[0]["total"] != before:
+                if len(taken) == 2:
+                    raise StoreUnavailable("the disk is full: free space", code="store_full")
+                taken.append(1)
+            return answer
+
+        return write(store, counted)
+
+    monkeypatch.setattr(SqliteStore, "write", full_after_two)
+    stopped = folder.run("import", "list.csv", code=3).err
+    assert "the disk is full: free space" in stopped
+    said = re.search(r"(\d+) reminders taken in before it stopped: import the same file again", stopped)
+    assert said is not None
+    monkeypatch.undo()
+    monkeypatch.chdir(folder.path)
+    kept = folder.json("db", "info")["scheduled"]
+    again = folder.json("import", "list.csv")
+    assert 0 < kept == again["unchanged"] == int(said[1]) < 1_000
+    assert again["accepted"] == 1_000 - kept
 
 
 def test_an_account_that_is_gone_while_it_is_needed_is_named_with_the_fix(

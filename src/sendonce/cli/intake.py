@@ -16,7 +16,7 @@ from sendonce.cli.exits import Exit
 from sendonce.cli.screen import BAD, CARE, GOOD, QUIET, Cell, Screen, counted, when
 from sendonce.cli.shell import DEFAULT_TENANT, Shell, TenantOption, command
 from sendonce.cli.values import STDIN, object_of, opened, pairs_of, size_of
-from sendonce.core.errors import InvalidInput
+from sendonce.core.errors import InvalidInput, StoreError
 from sendonce.core.reminder import COLUMNS, Asked
 
 if TYPE_CHECKING:
@@ -81,7 +81,15 @@ def import_(
     defaults = {**({"template": template} if template else {}), **pairs_of(given, "--set")}
     with opened(file) as stream, _problems_to(report) as on_problem:
         table = TableFile(stream, COLUMNS, defaults=defaults)
-        with shell.screen.progress("importing", size_of(file)) as bar:
+        with (
+            shell.screen.progress("importing", size_of(file)) as bar,
+            _saying_how_far(shell.screen) as how_far,
+        ):
+
+            def show(so_far: Report) -> None:
+                how_far(so_far)
+                bar.to(table.bytes_read, note=counted(so_far.rows, "row"))
+
             done = import_rows(
                 shell.store,
                 shell.policy,
@@ -96,7 +104,7 @@ def import_(
                 shrink_max_share=max_missing,
                 book=shell.app.book,
                 hands=idle_cores(),
-                progress=lambda so_far: bar.to(table.bytes_read, note=counted(so_far.rows, "row")),
+                progress=show,
                 on_problem=on_problem,
             )
     _show_report(shell.screen, done, report)
@@ -231,6 +239,26 @@ def undo(
 
 
 # Reports
+
+
+@contextmanager
+def _saying_how_far(screen: Screen) -> Iterator[Callable[[Report], None]]:
+    """Say what is in where the store fails on the way: it stays, and the same file goes on from there."""
+    heard: list[Report] = []
+
+    def hear(so_far: Report) -> None:
+        heard[:] = [so_far]
+
+    try:
+        yield hear
+    except StoreError:
+        taken = sum(so_far.counts[name] for so_far in heard for name in ("accepted", "revised"))
+        screen.note(
+            f"{counted(taken, 'reminder')} taken in before it stopped: import the same file again, and it "
+            "goes on from there",
+            style=CARE,
+        )
+        raise
 
 
 @contextmanager

@@ -205,7 +205,9 @@ def _show_resumed(screen: Screen, done: Resumed) -> None:
     )
     screen.say(f"{done.target} goes on" if done.was_paused else f"{done.target} was not paused", style=GOOD)
     if done.opened:
-        screen.say(f"its gate is open again; it was closed because of {done.opened}")
+        from sendonce.pipeline.standstill import closed_words
+
+        screen.say(f"its gate is open again; it was closed, since {closed_words(done.opened)}")
     if done.spread:
         held = counted(done.spread, "delivery", "deliveries")
         screen.say(f"{held} spread: `sendonce overview` shows until when", style=QUIET)

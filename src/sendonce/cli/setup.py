@@ -281,6 +281,28 @@ def _category_for(policy: Policy, name: str, now: int) -> CategoryPolicy:
     return default
 
 
+def _show_why_not(shell: Shell, delivery: Delivery) -> None:
+    """It waits: what for, what to do about it, and how to take it back."""
+    from sendonce.pipeline.overview import overview
+    from sendonce.pipeline.standstill import Word, closed_words
+
+    account = delivery.course.account
+    seen = shell.read(lambda tx: overview(tx, shell.policy))
+    (view,) = [each for each in seen.accounts if each.name == account]
+    resume = f"`sendonce accounts resume {account} --reason ...`"
+    if view.gate.word is Word.PAUSED:
+        why = f"account {account} is paused: {resume} lets it send"
+    elif view.gate.why.startswith("account:"):
+        why = f"{closed_words(view.gate.why)}: mend it, then {resume}"
+    else:
+        why = closed_words(view.gate.why) if view.gate.why else "it is tried again"
+    shell.screen.say(
+        f"not sent yet: {why}. It goes out while it is valid, where `sendonce up` runs; to take it back: "
+        f"`sendonce cancel --delivery {delivery.key} --reason ...`",
+        style=CARE,
+    )
+
+
 def _admit(shell: Shell, channel: Channel, to: str, category: str) -> str:
     from sendonce.client import Client
     from sendonce.core.reminder import Asked
@@ -333,4 +355,6 @@ def _show_test(shell: Shell, delivery: Delivery) -> Exit:
     )
     (story,) = shell.read(lambda tx: story_of(tx, delivery.key, shell.policy))
     show_story(shell.screen, story)
+    if standing.state is State.QUEUED:
+        _show_why_not(shell, delivery)
     return Exit.OK if sent else Exit.PARTLY

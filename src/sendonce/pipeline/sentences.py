@@ -70,7 +70,8 @@ def _sentence(event: Event, line: Line, when: When) -> str:
             asked = f", and asked for {wait} s" if wait else ""
             return f"The provider was too busy and did not take it{asked}{coded}{_now(line)}."
         case Event.HELD:
-            return f"The provider refused our account, not this customer: {why}{coded}{_now(line)}."
+            held = reason_words(line.word("reason").removeprefix("account:")) or _NO_REASON
+            return f"The provider refused our account, not this customer: {held}{coded}{_now(line)}."
         case Event.REJECTED:
             return f"The provider refused it for good: {why}{coded}{_now(line)}."
         case Event.UNKNOWN:
@@ -156,7 +157,8 @@ def tell_customer(delivery: Delivery, now: int, when: When) -> str:
                 "so it arrives once."
             )
         case State.QUEUED if course.next_at > now:
-            because = f" ({given})" if given else ""
+            last = reason_words(course.reason.removeprefix("failed:"))
+            because = f" ({last})" if last else ""
             return f"It has not been sent yet; the next try is at {when(course.next_at)}{because}."
         case State.QUEUED:
             return "It has not been sent yet; it is in the queue and goes out as soon as the provider allows."

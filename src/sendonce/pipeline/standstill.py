@@ -78,7 +78,7 @@ def why_nothing_leaves(at: Situation) -> str:
     if at.channel_paused:
         return "its channel is paused"
     if at.gate is Word.CLOSED:
-        return f"{_closed(at.gate_why)}{_end(at.left_s)}"
+        return f"{closed_words(at.gate_why)}{_end(at.left_s)}"
     if at.started and (at.ready or at.sending):
         return "it is leaving" if at.gate is Word.OPEN else "one call at a time is tried, until one succeeds"
     if at.sending >= at.lanes_of:
@@ -105,7 +105,8 @@ def _why_unpublished(at: Situation) -> str:
     return f"{_count(at.due)} for the next pass of the scheduler"
 
 
-def _closed(why: str) -> str:
+def closed_words(why: str) -> str:
+    """Why a gate is closed, in words."""
     kind, _, code = why.partition(":")
     match kind:
         case "throttled":

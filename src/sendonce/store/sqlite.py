@@ -315,10 +315,13 @@ def _ours(error: apsw.Error, path: str) -> StoreError:
         case apsw.BusyError() | apsw.LockedError():
             return StoreUnavailable(
                 f"{path} is locked by another process for longer than allowed: end the long transaction "
-                "(a shell, a backup by copying) and try again"
+                "(a shell, a backup by copying) and try again",
+                code="store_locked",
             )
         case apsw.FullError():
-            return StoreUnavailable(f"the disk of {path} is full: free space; nothing was half written")
+            return StoreUnavailable(
+                f"the disk of {path} is full: free space; nothing was half written", code="store_full"
+            )
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreMismatch(
                 f"{path} is not a sound SQLite database ({error}): restore the last backup; "
@@ -327,10 +330,15 @@ def _ours(error: apsw.Error, path: str) -> StoreError:
         case apsw.CantOpenError():
             folder = Path(path).absolute().parent
             why = "its folder does not exist" if not folder.is_dir() else "check the path and its permissions"
-            return StoreUnavailable(f"{path} cannot be opened: {why}")
+            return StoreUnavailable(f"{path} cannot be opened: {why}", code="store_unreachable")
         case apsw.ReadOnlyError() | apsw.PermissionsError():
-            return StoreUnavailable(f"{path} is not writable for user {os.getuid()}: check its permissions")
+            return StoreUnavailable(
+                f"{path} is not writable for user {os.getuid()}: check its permissions",
+                code="store_read_only",
+            )
         case apsw.IOError():
-            return StoreUnavailable(f"{path}: input/output error ({error}): check the disk")
+            return StoreUnavailable(
+                f"{path}: input/output error ({error}): check the disk", code="store_disk_error"
+            )
         case _:
             return StoreError(f"{path}: {error}")
