@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sendonce.store import deliveries, reminders
-from sendonce.store.postgres_batches import Batch, Gives, batch_of, typed
+from sendonce.store.postgres_batches import Batch, Gives, batch_of
 from sendonce.store.session import Parameters
 from sendonce.store.statements import expand
 from sendonce.testing.postgres_server import PostgresServer
@@ -49,14 +49,14 @@ def test_what_every_delivery_goes_through_is_batched(name: str, gives: Gives) ->
 
 def test_the_forms() -> None:
     update = made("UPDATE t SET a = a + :a WHERE id = :id AND b = :b")
-    assert typed(update, {"a": 1, "id": 2, "b": "x"}) == (
+    assert update.typed({"a": 1, "id": 2, "b": "x"}) == (
         "UPDATE t SET a = a + given._a FROM unnest($1::text::bigint[], $2::text::bigint[], $3::text::text[]) "
         "WITH ORDINALITY AS given (_a, _id, _b, _nth) WHERE id = given._id AND b = given._b "
         "RETURNING given._nth"
     )
     assert update.about == ("id",)
     insert = made("INSERT INTO t (a, b) VALUES (:a, 'x')\nON CONFLICT (a) DO UPDATE SET b = excluded.b")
-    assert typed(insert, {"a": 1}) == (
+    assert insert.typed({"a": 1}) == (
         "INSERT INTO t (a, b) SELECT given._a, 'x' FROM unnest($1::text::bigint[]) "
         "WITH ORDINALITY AS given (_a, _nth) WHERE true ORDER BY given._nth "
         "ON CONFLICT (a) DO UPDATE SET b = excluded.b"
@@ -106,7 +106,7 @@ TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters=
 def test_values_arrive_as_they_are(connection: psycopg.Connection, rows: list[tuple[str, int]]) -> None:
     batch = made("SELECT :text AS text, :number AS number")
     parameters: list[Parameters] = [{"text": text, "number": number} for text, number in rows]
-    found = connection.execute(typed(batch, parameters[0]).encode(), batch.arrays(parameters)).fetchall()
+    found = connection.execute(batch.typed(parameters[0]).encode(), batch.arrays(parameters)).fetchall()
     assert found == [(nth, text, number) for nth, (text, number) in enumerate(rows, start=1)]
 
 
@@ -118,5 +118,5 @@ def test_values_that_mean_something_in_an_array_arrive_as_they_are(
 ) -> None:
     batch = made("SELECT :text AS text")
     parameters = [{"text": text}, {"text": "x"}]
-    found = connection.execute(typed(batch, parameters[0]).encode(), batch.arrays(parameters)).fetchall()
+    found = connection.execute(batch.typed(parameters[0]).encode(), batch.arrays(parameters)).fetchall()
     assert found == [(1, text), (2, "x")]

@@ -41,7 +41,7 @@ from sendonce.ports.clock import Clock
 from sendonce.ports.store import Tx
 from sendonce.store import deliveries, reminders
 from sendonce.store.origin import anchor, secret_of
-from sendonce.store.postgres_batches import Batch, Gives, batch_of, typed
+from sendonce.store.postgres_batches import Batch, Gives, batch_of
 from sendonce.store.postgres_errors import AGAIN, FORGOTTEN, ours, translated
 from sendonce.store.postgres_schema import prepare_schema
 from sendonce.store.server_clock import ServerClock
@@ -285,9 +285,12 @@ class PostgresSession:
         return None if batch is None or batch.repeats(parameters) else batch
 
     def _execute_batch(self, name: str, batch: Batch, parameters: Sequence[Parameters]) -> None:
-        self.wrote |= self._statements[name].writes
+        statement = self._statements[name]
+        self.wrote |= statement.writes
+        if not statement.batch_text:
+            statement.batch_text = batch.typed(parameters[0]).encode()
         try:
-            self._cursor.execute(typed(batch, parameters[0]).encode(), batch.arrays(parameters))
+            self._cursor.execute(statement.batch_text, batch.arrays(parameters))
         except psycopg.Error as error:
             self.fault = error
             raise
@@ -318,6 +321,7 @@ class _Statement:
         numbered, self.placed = by_place(text, "$")
         self.text = numbered.encode()
         self.batch = batch_of(text)
+        self.batch_text = b""  # made when its parameters have first been seen
         self.writes = not text.startswith("SELECT")
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from sendonce.core.value import value
 from sendonce.store.session import Parameters
@@ -68,6 +68,14 @@ class Batch:
     def arrays(self, parameters: Sequence[Parameters]) -> list[str]:
         """The parameters as array literals."""
         return [_array([one[name] for one in parameters]) for name in self.names]
+
+    def typed(self, parameters: Parameters) -> str:
+        """The text for parameters of these types, which a statement's never change."""
+        types = ["bigint[]" if isinstance(parameters[name], int) else "text[]" for name in self.names]
+        # Sent as text and read by the server: an array in one parameter is one string to make here.
+        arrays = ", ".join(f"${n}::text::{type_}" for n, type_ in enumerate(types, start=1))
+        columns = ", ".join([*(f"_{name}" for name in self.names), _NTH])
+        return self.text.replace("{unnest}", f"unnest({arrays}) WITH ORDINALITY AS given ({columns})")
 
 
 def batch_of(text: str) -> Batch | None:
@@ -134,28 +142,15 @@ _FORMS: Final[Mapping[str, Callable[[str, tuple[str, ...]], Batch | None]]] = {
 }
 
 
-def typed(batch: Batch, parameters: Parameters) -> str:
-    """The text of a batch for parameters of these types."""
-    types = ["bigint[]" if isinstance(parameters[name], int) else "text[]" for name in batch.names]
-    # Sent as text and read by the server: an array of texts in one parameter is one string to make here.
-    arrays = ", ".join(f"${n}::text::{type_}" for n, type_ in enumerate(types, start=1))
-    columns = ", ".join([*(f"_{name}" for name in batch.names), _NTH])
-    return batch.text.replace("{unnest}", f"unnest({arrays}) WITH ORDINALITY AS given ({columns})")
-
-
 def _given(text: str) -> str:
     return _PARAMETER.sub(lambda match: f"given._{match[1]}", text)
 
 
-def _array(values: Sequence[int | str]) -> str:
-    """An array literal (PostgreSQL manual, 8.15.6)."""
-    return "{" + ",".join([_element(one) for one in values]) + "}"
-
-
-def _element(one: int | str) -> str:
-    if isinstance(one, int):
-        return str(int(one))
-    if one.isalnum() and one.isascii() and one.upper() != "NULL":
-        return one
-    escaped = one.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+def _array(values: list[Any]) -> str:
+    """An array literal (PostgreSQL manual, 8.15.6) of whole numbers or of texts."""
+    if isinstance(values[0], int):
+        return "{" + ",".join(map(int.__repr__, values)) + "}"
+    inner = '","'.join(values)
+    if "\\" in inner or inner.count('"') != 2 * (len(values) - 1):
+        inner = '","'.join([text.replace("\\", "\\\\").replace('"', '\\"') for text in values])
+    return '{"' + inner + '"}'
