@@ -310,7 +310,6 @@ def classify(answer: Response, settings: HttpSettings, now: int) -> Outcome:
     """What a complete answer to a send means; pure. `now` is for a date in Retry-After."""
     body = _json(answer.body) if settings.code_path or settings.receipt_path else None
     code = _word(_dig(body, settings.code_path)) if settings.code_path else ""
-    wait_s = parse_retry_after(answer.header("retry-after"), now)
     rule = next((rule for rule in settings.rules if rule.fits(answer.status, code)), None)
     rule = rule or _STATUSES.get(answer.status) or _CLASSES.get(answer.status // 100) or Rule(Meaning.UNKNOWN)
     said = "/".join(part for part in (f"http_{answer.status}", _safe(code)) if part)
@@ -324,11 +323,11 @@ def classify(answer: Response, settings: HttpSettings, now: int) -> Outcome:
             return Rejected(rule.reason, said, rule.suppress)
         case Meaning.THROTTLED:
             scope = rule.scope if rule.scope is not ThrottleScope.UNDECLARED else settings.throttle_scope
-            return Throttled(scope, said, wait_s)
+            return Throttled(scope, said, parse_retry_after(answer.header("retry-after"), now))
         case Meaning.ACCOUNT_ERROR:
             return AccountError(rule.reason, said)
         case Meaning.FAILED:
-            return Failed(rule.reason, said, wait_s)
+            return Failed(rule.reason, said, parse_retry_after(answer.header("retry-after"), now))
         case Meaning.UNKNOWN:
             return Unknown("bad_gateway" if answer.status in (502, 504) else "server_error", said)
         case _:
@@ -383,7 +382,7 @@ def _dig(value: object, path: str) -> object:
 
 def _json(body: bytes) -> object:
     try:
-        return json.loads(body)
+        return json.loads(body.decode("utf-8-sig"))  # RFC 8259, 8.1: UTF-8, a mark at most ignored
     except (ValueError, RecursionError):
         return None
 
@@ -393,12 +392,16 @@ def _word(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         return ""
     word = str(value)
-    return word if re.fullmatch(r"[!-~]{1,200}", word) else ""
+    return word if _WORD.fullmatch(word) else ""
 
 
 def _safe(code: str) -> str:
     """A code for the ledger. What might be an address or a number of a customer is left out."""
-    return code if re.fullmatch(r"(?!\d{7})[A-Za-z0-9_.-]{1,48}", code) else ""
+    return code if _SAFE.fullmatch(code) else ""
+
+
+_WORD = re.compile(r"[!-~]{1,200}")
+_SAFE = re.compile(r"(?!\d{7})[A-Za-z0-9_.-]{1,48}")
 
 
 # The request
@@ -489,7 +492,10 @@ def _form_body(templates: Mapping[str, Template], fields: Fields) -> tuple[str, 
 
 
 def _json_body(tree: Callable[[Fields], Any], fields: Fields) -> tuple[str, bytes]:
-    return "application/json", json.dumps(tree(fields), separators=(",", ":")).encode("ascii")
+    return "application/json", _encode_json(tree(fields)).encode("ascii")
+
+
+_encode_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _plant(shape: object, path: str, template: str) -> None:
