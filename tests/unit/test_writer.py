@@ -314,6 +314,21 @@ def test_who_would_have_to_wait_is_put_off_and_holds_up_nobody(held: Held) -> No
     held.writer.close()
 
 
+def test_being_put_off_has_an_end_and_takes_nobody_along(held: Held) -> None:
+    first = held.hold()
+    error = PutOff()
+    error.__cause__ = StoreUnavailable("the key is there already")
+    calls: list[str] = []
+    a = held.writer.submit(counting(calls, "a", *[error] * RUNS_MAX))
+    b = held.writer.submit(counting(calls, "b"))
+    held.go.set()
+    with pytest.raises(StoreUnavailable, match="there already"):
+        a.result(30)
+    assert (first.result(30), b.result(30)) == (None, 1)
+    assert calls.count("a") == RUNS_MAX
+    held.writer.close()
+
+
 def test_who_was_put_off_falls_with_nobody_elses_commit(held: Held) -> None:
     first = held.hold()
     held.log.fail["commit"] = StoreUnavailable("the disk is full")

@@ -12,10 +12,14 @@ def secret_of(tx: Tx) -> bytes:
     """This store's secret: made once, kept with the data it protects, since keys must outlive hosts."""
     text = tx.meta("secret")
     if text is None:
-        text = secrets.token_hex(32)
+        text = new_secret()
         tx.set_meta("secret", text)
         tx.set_meta("epoch", "1")
     return bytes.fromhex(text)
+
+
+def new_secret() -> str:
+    return secrets.token_hex(32)
 
 
 def anchor(tx: Tx, clock: Clock) -> int:

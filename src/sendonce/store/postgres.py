@@ -40,7 +40,7 @@ from sendonce.core.errors import CommitUnknown, ConfigError
 from sendonce.ports.clock import Clock
 from sendonce.ports.store import Tx
 from sendonce.store import deliveries, reminders
-from sendonce.store.origin import anchor, secret_of
+from sendonce.store.origin import anchor, new_secret, secret_of
 from sendonce.store.postgres_batches import Batch, Gives, batch_of
 from sendonce.store.postgres_errors import AGAIN, FORGOTTEN, ours, translated
 from sendonce.store.postgres_schema import prepare_schema
@@ -343,12 +343,16 @@ class _Writing:
         self._id = ""
         self._number = 0  # of the last commit that is known to have happened
         self._unknown: int | None = None  # a commit that nobody could be asked about yet
+        self._backend: tuple[Any, ...] | None = (
+            None  # who at the server runs the open transaction, and since when
+        )
         self._units = 0
         self.in_unit = False
         settings = target.settings(lock_s=LOCK_S, statement_s=STATEMENT_S, idle_s=IDLE_S)
         self._settings = f"SELECT {settings}"
         self._begin = (
-            f"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT {settings}, {_durable()}, {_time(target)}"
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; "
+            f"SELECT {settings}, {_durable()}, pg_backend_pid(), now()::text, {_time(target)}"
         )
         self._connection: Connection
         self._session: PostgresSession
@@ -357,8 +361,12 @@ class _Writing:
         """Connect for the first time; makes the schema where it is missing."""
         with translated(self._target.where):
             self._connect()
-            prepare_schema(self._connection, self._target.schema, self._target.where)
-            self._register()
+            try:
+                prepare_schema(self._connection, self._target.schema, self._target.where)
+                self._register()
+            except BaseException:
+                self._connection.close()
+                raise
         return self
 
     # Transactions
@@ -442,6 +450,8 @@ class _Writing:
             self._connection.close()
         self._connection = self._target.connect(prepare=self._prepare)
         self._session = PostgresSession(self._connection, self._statements)
+        if self._backend is not None:
+            self._end_backend(*self._backend)
 
     def _begin_once(self) -> None:
         if self._connection.closed:
@@ -455,12 +465,29 @@ class _Writing:
         self._units = 0
         self._session.wrote = False
 
+    def _end_backend(self, pid: int, since: str) -> None:
+        """End what a lost connection left behind: until the server notices by itself, it holds our locks.
+
+        By process and start of the transaction: a pooler may have given the process to somebody else.
+        """
+        with suppress(errors.InsufficientPrivilege):
+            self._simple(
+                f"SELECT pg_terminate_backend(pid, {round(CONNECT_S * 1000)}) FROM pg_stat_activity "
+                f"WHERE pid = {pid} AND xact_start = '{since}'"
+            )
+        self._backend = None
+
     def _register(self) -> None:
-        """A row of one's own in `writer`, and what the store remembers of its clock."""
+        """A row of one's own in `writer`, and what the store remembers of its clock.
+
+        The store's secret is the first one that anybody brought: each process would make one of its own.
+        """
         self._id, self._number = secrets.token_hex(8), 0
         seen = self._simple(
             f"BEGIN; {self._settings}; DELETE FROM writer WHERE at < {_SERVER_NOW} - {30 * DAY_US}; "
-            f"INSERT INTO writer (id, number, at) VALUES ('{self._id}', 0, {_SERVER_NOW}); COMMIT; "
+            f"INSERT INTO writer (id, number, at) VALUES ('{self._id}', 0, {_SERVER_NOW}); "
+            f"INSERT INTO meta (name, value) VALUES ('secret', '{new_secret()}'), ('epoch', '1') "
+            "ON CONFLICT (name) DO NOTHING; COMMIT; "
             f"SELECT coalesce((SELECT value::bigint FROM {self._target.table('meta')} "
             "WHERE name = 'steady_seen'), 0)"
         )
@@ -475,6 +502,7 @@ class _Writing:
         """Ask the time along with `text`; by how much the correction must grow, 0 nearly always."""
         asked_at = self._boot()
         row = self._simple(text)
+        self._backend = row[-4:-2] or None
         return self._clock.observe(int(row[-2]), int(row[-1]), asked_at)
 
     def _correct(self, step: int) -> None:
@@ -499,8 +527,10 @@ class _Writing:
             self._simple("ROLLBACK TO SAVEPOINT unit")
         except psycopg.Error as lost:
             raise RunAgain from ours(lost, self._target.where)
-        if isinstance(fault, errors.LockNotAvailable) and not first:
-            raise PutOff
+        if isinstance(fault, errors.UniqueViolation) or (
+            isinstance(fault, errors.LockNotAvailable) and not first
+        ):
+            raise PutOff from ours(fault, self._target.where)
 
     def _raise_fate(self, fault: psycopg.Error) -> None:
         """Raise where the whole transaction is lost with it."""

@@ -17,6 +17,7 @@ The writer is a port of its own: the simulator runs units inline, in the order t
 from __future__ import annotations
 
 import queue
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -30,8 +31,10 @@ from sendonce.ports.store import Tx
 T = TypeVar("T")
 
 HOLD_S: Final = 0.004
+AGAIN_S: Final = 0.01
 UNITS_MAX: Final = 256
 RUNS_MAX: Final = 5
+"""How often a group is run, and how often one unit is."""
 
 
 class TransactionLost(Exception):
@@ -45,7 +48,9 @@ class RunAgain(TransactionLost):
 
 
 class PutOff(Exception):
-    """A unit that is not the first of its group met a lock: undone, to be the first of the next group."""
+    """A unit met what another process is doing: a lock, where it is not the first of its group and may not
+    wait, or a row that it was about to make itself. Undone, to be the first of the next group, where it
+    finds what the other did. Its cause is the answer when that does not help either."""
 
 
 class Transactions(Protocol):
@@ -56,7 +61,7 @@ class Transactions(Protocol):
         """Run a unit in a savepoint; on an exception its writes are undone and it is raised.
 
         Raises `TransactionLost` or `RunAgain` where the database gave up the whole transaction with it,
-        and `PutOff` where another unit than the first would have to wait.
+        and `PutOff` where another process was in the way of this unit alone.
         """
         ...
 
@@ -71,6 +76,7 @@ class Transactions(Protocol):
 class _Job:
     unit: Callable[[Tx], Any]
     future: Future[Any]
+    put_off: int = 0
 
 
 class Writer(Protocol):
@@ -166,6 +172,8 @@ def _commit(jobs: list[_Job], transactions: Transactions, more: Callable[[], _Jo
                 _answer(jobs, error.__cause__ or error)
                 return
             more = _nothing_more
+            # Whoever stood in the way comes through first, instead of meeting again at the same place.
+            time.sleep(runs * AGAIN_S * (0.5 + random.random()))  # noqa: S311 (not a secret)
 
 
 def _run_group(jobs: list[_Job], transactions: Transactions, more: Callable[[], _Job | None]) -> list[_Job]:
@@ -186,9 +194,12 @@ def _run_group(jobs: list[_Job], transactions: Transactions, more: Callable[[], 
                 answers.append((job, transactions.run_unit(job.unit)))
             except TransactionLost:
                 raise
-            except PutOff:
-                put_off = [job, *waiting]
-                break
+            except PutOff as error:
+                job.put_off += 1
+                if job.put_off < RUNS_MAX:
+                    put_off = [job, *waiting]
+                    break
+                failures.append((job, error.__cause__ or error))
             except BaseException as error:
                 failures.append((job, error))
             job = next(waiting, None)

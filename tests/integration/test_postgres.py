@@ -1,0 +1,567 @@
+"""The PostgreSQL store by itself: opening, other processes' locks, a server that goes away, a commit whose
+answer is lost, the server's clock. What every store promises is in `tests/conformance`."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from enum import Enum, auto
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from sendonce.core.errors import CommitUnknown, ConfigError, StoreMismatch, StoreUnavailable
+from sendonce.ports.store import Tx
+from sendonce.runtime.clock import SystemClock
+from sendonce.store import postgres
+from sendonce.store import writer as writer_module
+from sendonce.store.migrate import migrations
+from sendonce.store.postgres import PostgresStore, open_store
+from sendonce.testing.conformance.store import add, new
+from sendonce.testing.postgres_server import PostgresServer
+from tests.postgres_schemas import bare
+
+WITHIN_S = 30.0
+"""Far more than any of these needs, also on a machine that is busy with something else."""
+
+
+def opened(url: str, *, inline: bool = True) -> PostgresStore:
+    return open_store(url, SystemClock(), inline=inline)
+
+
+@contextmanager
+def raw(url: str) -> Iterator[psycopg.Connection]:
+    """A connection beside the program, in the store's schema."""
+    dsn, schema = bare(url)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"SET search_path = {schema}".encode())
+        yield connection
+
+
+def count(tx: Tx) -> int:
+    """A unit that must happen exactly once for each answer it gives."""
+    number = int(tx.meta("count") or 0) + 1
+    tx.set_meta("count", str(number))
+    return number
+
+
+def counted(store: PostgresStore) -> int:
+    return int(store.read(lambda tx: tx.meta("count")) or 0)
+
+
+# Opening
+
+
+def test_many_processes_open_an_empty_database_at_once(postgres_url: str) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        stores = [opening.result() for opening in [pool.submit(opened, postgres_url) for _ in range(6)]]
+    try:
+        assert len({store.secret for store in stores}) == 1
+        for store in stores:
+            store.write(count).result()
+        assert counted(stores[0]) == 6
+    finally:
+        for store in stores:
+            store.close()
+
+
+def test_a_newer_schema_is_refused_untouched(postgres_url: str) -> None:
+    opened(postgres_url).close()
+    with raw(postgres_url) as connection:
+        connection.execute("UPDATE meta SET value = '9999' WHERE name = 'schema_version'")
+        with pytest.raises(StoreMismatch, match=r"schema version 9999.*nothing was changed"):
+            opened(postgres_url)
+        known = migrations("postgresql")[-1][0]
+        connection.execute(f"UPDATE meta SET value = '{known}' WHERE name = 'schema_version'".encode())
+
+
+def test_a_schema_of_something_else_is_refused_untouched(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database("foreign")
+    postgres_server.execute("CREATE SCHEMA sendonce; CREATE TABLE sendonce.orders ()", "foreign")
+    with pytest.raises(StoreMismatch, match=r"schema sendonce .*table orders.*\?schema=NAME"):
+        opened(url)
+    with raw(f"{url}&schema=sendonce") as connection:
+        tables = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'sendonce'"
+        ).fetchall()
+    assert tables == [("orders",)]
+    other = opened(f"{url}&schema=elsewhere")  # beside it, in the same database
+    assert other.write(count).result() == 1
+    other.close()
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(postgres_url).close()
+    known = migrations("postgresql")
+    broken = [*known, (len(known) + 1, "CREATE TABLE half (id {id}); INSERT INTO nowhere VALUES (1);")]
+    monkeypatch.setattr("sendonce.store.postgres_schema.migrations", lambda database: broken)
+    with pytest.raises(StoreMismatch, match="nowhere"):
+        opened(postgres_url)
+    with raw(postgres_url) as connection:
+        assert connection.execute("SELECT to_regclass('half')").fetchall() == [(None,)]
+    monkeypatch.undo()
+    opened(postgres_url).close()
+
+
+def test_text_is_ordered_by_its_bytes_as_in_sqlite(postgres_url: str) -> None:
+    opened(postgres_url).close()
+    with raw(postgres_url) as connection:
+        other = connection.execute(
+            "SELECT table_name, column_name FROM information_schema.columns "
+            "WHERE table_schema = current_schema AND data_type = 'text' "
+            "AND collation_name IS DISTINCT FROM 'C'"
+        ).fetchall()
+    assert other == []
+
+
+@pytest.mark.parametrize(
+    ("url", "rule"),
+    [
+        ("postgresql://me@localhost/db?schema=No%20Such", "must be lower-case letters"),
+        ("postgresql://me:s3cr%zzet@localhost/db", "percent-encode"),
+        ("postgresql://me:s3cret@localhost/db?pasword=s3cret", "cannot be read"),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str, rule: str) -> None:
+    with pytest.raises(ConfigError, match=rule) as refused:
+        opened(url)
+    assert "s3cr" not in str(refused.value)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
+
+
+def test_a_server_that_is_not_there_is_told_without_the_password(tmp_path: Path) -> None:
+    folder = quote(str(tmp_path), safe="")
+    with pytest.raises(StoreUnavailable, match="cannot be reached") as refused:
+        opened(f"postgresql://me:s3cret@/db?host={folder}")
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_database_that_is_not_there_is_told(postgres_server: PostgresServer) -> None:
+    with pytest.raises(StoreUnavailable, match="nowhere"):
+        opened(postgres_server.url("nowhere"))
+
+
+# What a transaction brings along
+
+
+def test_every_transaction_has_its_limits_and_is_durable(postgres_url: str) -> None:
+    """Whatever the server, the database or a pooler's connection says."""
+    store = opened(postgres_url)
+    connection = store._writing._connection
+    connection.execute("SET synchronous_commit = off")
+    connection.execute("SET statement_timeout = 0")
+    shown: list[str] = []
+
+    def show(name: str) -> str:
+        return str(connection.execute(f"SHOW {name}".encode()).fetchall()[0][0])
+
+    def unit(tx: Tx) -> None:
+        shown.extend(map(show, ("synchronous_commit", "transaction_isolation", "search_path")))
+        for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
+            assert show(name) not in ("0", "")
+
+    store.write(unit).result()
+    assert shown == ["on", "read committed", bare(postgres_url)[1]]
+    assert connection.execute("SHOW synchronous_commit").fetchall() == [("off",)]
+    store.close()
+
+
+def test_nothing_to_write_is_nothing_to_flush(postgres_url: str) -> None:
+    store = opened(postgres_url)
+    store.write(count).result()
+    with raw(postgres_url) as connection:
+        at = connection.execute("SELECT number FROM writer").fetchall()
+        store.write(lambda tx: tx.meta("count")).result()
+        assert connection.execute("SELECT number FROM writer").fetchall() == at
+    store.close()
+
+
+# Other processes
+
+
+@contextmanager
+def lock_held(store: PostgresStore, id_: int) -> Iterator[Future[None]]:
+    """Another process's unit that holds a delivery until the block ends."""
+    entered, go = threading.Event(), threading.Event()
+
+    def unit(tx: Tx) -> None:
+        tx.deliveries.by_ids([id_])
+        entered.set()
+        assert go.wait(WITHIN_S)
+
+    future = store.write(unit)
+    assert entered.wait(WITHIN_S)
+    try:
+        yield future
+    finally:
+        go.set()
+
+
+def test_a_deadlock_is_run_again_and_both_happen(postgres_url: str) -> None:
+    one, other = opened(postgres_url, inline=False), opened(postgres_url, inline=False)
+    a, b = (row.id for row in add(one, new("a"), new("b")))
+    both = threading.Barrier(2)
+    runs: list[str] = []
+
+    def crossing(name: str, first: int, second: int) -> Callable[[Tx], None]:
+        def unit(tx: Tx) -> None:
+            runs.append(name)
+            tx.deliveries.by_ids([first])
+            if runs.count(name) == 1:
+                both.wait(WITHIN_S)
+            tx.deliveries.by_ids([second])
+            tx.set_meta(name, "done")
+
+        return unit
+
+    futures = [one.write(crossing("one", a, b)), other.write(crossing("other", b, a))]
+    for future in futures:
+        future.result(WITHIN_S)
+    assert sorted(runs) in (["one", "one", "other"], ["one", "other", "other"])
+    assert one.read(lambda tx: (tx.meta("one"), tx.meta("other"))) == ("done", "done")
+    one.close()
+    other.close()
+
+
+def test_a_later_unit_that_meets_a_lock_holds_up_nobody(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Units of one group take locks in an order of chance: none but the first may wait."""
+    monkeypatch.setattr(writer_module, "HOLD_S", 5.0)
+    one, other = opened(postgres_url, inline=False), opened(postgres_url, inline=False)
+    (row,) = add(one, new("a"))
+    with lock_held(other, row.id) as holder:
+        go = threading.Event()
+
+        def unit(tx: Tx) -> None:
+            tx.set_meta("first", "yes")
+            assert go.wait(WITHIN_S)
+
+        first = one.write(unit)
+        waits = one.write(lambda tx: len(tx.deliveries.by_ids([row.id])))
+        go.set()
+        first.result(WITHIN_S)
+        assert one.read(lambda tx: tx.meta("first")) == "yes"
+        assert not waits.done()
+    assert waits.result(WITHIN_S) == 1
+    holder.result(WITHIN_S)
+    one.close()
+    other.close()
+
+
+def test_a_lock_that_is_held_for_long_is_told(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "LOCK_S", 0.05)
+    one, other = opened(postgres_url), opened(postgres_url, inline=False)
+    (row,) = add(one, new("a"))
+    with lock_held(other, row.id):
+        refused = one.write(lambda tx: tx.deliveries.by_ids([row.id])).exception()
+    assert isinstance(refused, StoreUnavailable)
+    assert "holds a lock" in str(refused)
+    assert one.write(count).result() == 1
+    one.close()
+    other.close()
+
+
+# A server that goes away
+
+
+def test_a_connection_lost_while_idle_is_not_noticed(postgres_url: str) -> None:
+    store = opened(postgres_url)
+    store.write(count).result()
+    assert counted(store) == 1
+    with raw(postgres_url) as connection:
+        for _ in range(2):
+            terminate_all(connection)
+            assert counted(store) == store.write(count).result() - 1
+    store.close()
+
+
+def test_a_connection_lost_inside_a_unit_is_run_again(postgres_url: str) -> None:
+    store = opened(postgres_url)
+    runs: list[int] = []
+    with raw(postgres_url) as connection:
+
+        def unit(tx: Tx) -> int:
+            number = count(tx)
+            runs.append(number)
+            if len(runs) == 1:
+                terminate_all(connection)
+            tx.meta("count")
+            return number
+
+        assert store.write(unit).result() == 1
+    assert runs == [1, 1]
+    assert counted(store) == 1
+    store.close()
+
+
+def terminate_all(connection: psycopg.Connection) -> None:
+    connection.execute(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name = 'sendonce'"
+    )
+
+
+def test_a_server_that_is_restarted_is_found_again() -> None:
+    """Stopped as by a crash: what was answered is there, and the store goes on by itself."""
+    with PostgresServer(durable=True) as server:
+        store = opened(server.create_database("mine"), inline=False)
+        assert [store.write(count).result() for _ in range(20)] == list(range(1, 21))
+        server.stop(immediate=True)
+        down = store.write(count).exception(WITHIN_S)
+        assert isinstance(down, StoreUnavailable)
+        assert "cannot be reached" in str(down)
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
+            counted(store)
+        server.start()
+        assert counted(store) == 20
+        assert store.write(count).result(WITHIN_S) == 21
+        store.close()
+
+
+# A commit whose answer is lost
+
+
+class Cut(Enum):
+    """What the line does with the next commit."""
+
+    NOTHING = auto()
+    ANSWER = auto()  # the server commits, and its answer is lost
+    QUESTION = auto()  # the server never hears of it
+    LATE = auto()  # the server hears of it after the client has given up
+
+
+class Line:
+    """A line to the server that can be cut around a commit. One connection at a time is watched."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._socket = str(server.folder / ".s.PGSQL.5432")
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.cut = Cut.NOTHING
+        self.refusing = False
+        self.late: list[tuple[socket.socket, bytes]] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        self._listener.close()
+        for server, _ in self.late:
+            server.close()
+
+    def deliver_late(self) -> bytes:
+        """Let the commit arrive that was on its way; what the server says to it."""
+        ((server, commit),) = self.late
+        server.sendall(commit)
+        server.settimeout(WITHIN_S)
+        return server.recv(65_536)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.refusing:
+                client.close()
+                continue
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._socket)
+            for target in (self._to_server, self._to_client):
+                threading.Thread(target=target, args=(client, server), daemon=True).start()
+
+    def _to_server(self, client: socket.socket, server: socket.socket) -> None:
+        try:
+            while data := client.recv(65_536):
+                if b"WITH mark AS" in data and self.cut is not Cut.NOTHING:
+                    self._cut_here(client, server, data)
+                    return
+                server.sendall(data)
+        except OSError:
+            pass
+        finally:
+            client.close()
+            if all(server is not kept for kept, _ in self.late):
+                server.close()
+
+    def _cut_here(self, client: socket.socket, server: socket.socket, commit: bytes) -> None:
+        how, self.cut = self.cut, Cut.NOTHING
+        # From here on nothing of the server reaches the client any more.
+        client.shutdown(socket.SHUT_RDWR)
+        match how:
+            case Cut.ANSWER:
+                server.sendall(commit)
+                server.settimeout(WITHIN_S)
+                while b"COMMIT" not in server.recv(65_536):
+                    pass
+            case Cut.LATE:
+                self.late.append((server, commit))
+
+    def _to_client(self, client: socket.socket, server: socket.socket) -> None:
+        try:
+            while data := server.recv(65_536):
+                client.sendall(data)
+        except OSError:
+            pass
+
+
+@pytest.fixture
+def line(postgres_server: PostgresServer) -> Iterator[Line]:
+    made = Line(postgres_server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def over_the_line(line: Line, postgres_url: str) -> Iterator[PostgresStore]:
+    dsn, schema = bare(postgres_url)
+    database = dsn.partition("?")[0].rpartition("/")[2]
+    url = f"postgresql://postgres@127.0.0.1:{line.port}/{database}?sslmode=disable&gssencmode=disable"
+    with closing(opened(f"{url}&schema={schema}", inline=False)) as store:
+        store.write(count).result()
+        yield store
+
+
+@pytest.mark.parametrize("cut", [Cut.ANSWER, Cut.QUESTION, Cut.LATE])
+def test_a_commit_whose_answer_is_lost_happens_once(
+    cut: Cut, line: Line, over_the_line: PostgresStore
+) -> None:
+    line.cut = cut
+    assert over_the_line.write(count).result(WITHIN_S) == 2
+    assert over_the_line.write(count).result(WITHIN_S) == 3
+    assert counted(over_the_line) == 3
+
+
+def test_a_commit_that_arrives_too_late_cannot_happen_any_more(
+    line: Line, over_the_line: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transaction is still open at the server when the client asks; nothing may commit it afterwards."""
+    line.cut = Cut.LATE
+    monkeypatch.setattr(postgres._Writing, "_end_backend", lambda self, pid, since: None)
+    monkeypatch.setattr(writer_module, "RUNS_MAX", 1)  # so that the answer "it did not happen" is seen
+    add_only = over_the_line.write(lambda tx: tx.set_meta("late", "yes"))
+    assert isinstance(add_only.exception(WITHIN_S), StoreUnavailable)
+    assert not isinstance(add_only.exception(), CommitUnknown)
+    assert b"division by zero" in line.deliver_late()
+    assert over_the_line.read(lambda tx: tx.meta("late")) is None
+    assert over_the_line.write(count).result(WITHIN_S) == 2
+
+
+def test_a_commit_that_nobody_can_be_asked_about_is_unknown(
+    line: Line, over_the_line: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "ASK_S", 0.1)
+    line.cut = Cut.ANSWER
+    line.refusing = True
+    unknown = over_the_line.write(count).exception(WITHIN_S)
+    assert isinstance(unknown, CommitUnknown)
+    assert "happened, or none" in str(unknown)
+    assert isinstance(over_the_line.write(count).exception(WITHIN_S), StoreUnavailable)
+    line.refusing = False
+    # It had happened; and the store goes on counting its commits from there.
+    assert over_the_line.write(count).result(WITHIN_S) == 3
+    line.cut = Cut.QUESTION
+    assert over_the_line.write(count).result(WITHIN_S) == 4
+
+
+def test_a_writer_whose_row_is_gone_takes_a_new_one(postgres_url: str) -> None:
+    store = opened(postgres_url)
+    store.write(count).result()
+    with raw(postgres_url) as connection:
+        connection.execute("DELETE FROM writer")
+    assert store.write(count).result() == 2
+    assert counted(store) == 2
+    store.close()
+
+
+def test_closing_takes_the_writers_row_away(postgres_url: str) -> None:
+    opened(postgres_url).close()
+    with raw(postgres_url) as connection:
+        assert connection.execute("SELECT count(*) FROM writer").fetchall() == [(0,)]
+
+
+def test_two_processes_that_make_the_same_row_make_it_once(postgres_url: str) -> None:
+    """Both look, both find nothing, both insert; on SQLite they would have come one after the other."""
+    one, other = opened(postgres_url, inline=False), opened(postgres_url, inline=False)
+    both = threading.Barrier(2)
+    runs: list[str] = []
+
+    def making(name: str) -> Callable[[Tx], str]:
+        def unit(tx: Tx) -> str:
+            runs.append(name)
+            if tx.deliveries.by_keys([("t", "a:c:email")]):
+                return "unchanged"
+            if runs.count(name) == 1:
+                both.wait(WITHIN_S)
+            tx.deliveries.insert([new("a")])
+            return "made"
+
+        return unit
+
+    answers = [store.write(making(name)) for store, name in ((one, "one"), (other, "other"))]
+    assert sorted(answer.result(WITHIN_S) for answer in answers) == ["made", "unchanged"]
+    one.close()
+    other.close()
+
+
+# The clock
+
+
+def test_the_clock_is_the_servers(postgres_url: str) -> None:
+    store = opened(postgres_url)
+
+    def both(tx: Tx) -> tuple[int, int]:
+        ((at,),) = store._writing._connection.execute(f"SELECT {postgres._SERVER_NOW}".encode()).fetchall()
+        return tx.now, int(at)
+
+    now, at = store.write(both).result()
+    assert 0 <= at - now < 1_000_000
+    assert store.read(lambda tx: tx.now) >= now
+    store.close()
+
+
+def test_a_server_clock_set_back_moves_no_lease(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's clock is a table here, so that it can be set; two processes share it."""
+    opened(postgres_url).close()
+    hour = 3_600_000_000
+    table = f'"{bare(postgres_url)[1]}".hands'
+    shown = f"(SELECT moved + (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM {table})"
+    with raw(postgres_url) as connection:
+        connection.execute("CREATE TABLE hands AS SELECT 0::bigint AS moved")
+        monkeypatch.setattr(postgres, "_SERVER_NOW", shown)
+        one, other = opened(postgres_url), opened(postgres_url)
+        before = one.write(lambda tx: (tx.now, tx.steady)).result()
+        one.write(lambda tx: tx.set_meta("steady_seen", str(tx.steady))).result()
+        connection.execute(f"UPDATE hands SET moved = {-hour}".encode())
+        with ThreadPoolExecutor(2) as pool:
+            times = list(pool.map(lambda s: s.write(lambda tx: (tx.now, tx.steady)).result(), (one, other)))
+        for now, steady in times:
+            assert before[0] - hour <= now < before[0] - hour + 60_000_000
+            assert before[1] <= steady < before[1] + 60_000_000
+        corrections = connection.execute("SELECT value FROM meta WHERE name = 'steady_correction'").fetchall()
+        assert abs(int(corrections[0][0]) - hour) < 1_000_000, "once, not once for each"
+        # Everything is restarted on a server that is another hour behind: the store remembers.
+        one.close()
+        other.close()
+        connection.execute(f"UPDATE hands SET moved = {-2 * hour}".encode())
+        late = opened(postgres_url)
+        assert late.steady() >= before[1]
+        late.close()
+        connection.execute("DROP TABLE hands")
+
+
+def test_the_steady_clock_goes_on_while_the_server_is_away(postgres_url: str) -> None:
+    store = opened(postgres_url)
+    before = store.steady()
+    time.sleep(0.002)
+    assert store.steady() > before
+    store.close()
