@@ -360,6 +360,20 @@ def test_an_import_that_the_store_stops_says_how_far_it_came(
     assert again["accepted"] == 1_000 - kept
 
 
+def test_a_drain_says_what_waits_for_a_pause(folder: Folder) -> None:
+    folder.add_template()
+    rows = [f"s-{number},c,now,shipped,a@example.com,,A,{number}" for number in range(3)]
+    later = "s-9,c,in 2h,shipped,a@example.com,,A,9"
+    folder.write("list.csv", "\n".join((ROWS.splitlines()[0], *rows, later)))
+    folder.run("import", "list.csv")
+    folder.run("pause", "channel", "email", "--reason", "wrong prices")
+    drained = folder.run("drain", "--max-time", "20s").out
+    assert "3 deliveries wait for a pause, the night, a catch-up or the configuration" in drained
+    assert ask(folder, "drain", "--max-time", "20s")["held"] == 3
+    folder.run("resume", "channel", "email", "--reason", "corrected")
+    assert ask(folder, "drain", "--max-time", "20s")["held"] == 0
+
+
 def test_an_account_that_is_gone_while_it_is_needed_is_named_with_the_fix(
     folder: Folder, sandbox: SandboxClient
 ) -> None:

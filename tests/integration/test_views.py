@@ -31,7 +31,7 @@ from sendonce.core.pacing import GateLimits, Limit
 from sendonce.pipeline import overview as overview_module
 from sendonce.pipeline.find import NEWEST, find
 from sendonce.pipeline.overview import AccountView, ChannelView, Overview, overview
-from sendonce.pipeline.pause import Scope, Target, pause
+from sendonce.pipeline.pause import Scope, Target, pause, resume
 from sendonce.pipeline.record import Line, body_of, lines_of
 from sendonce.pipeline.redrive import Filter, redrive
 from sendonce.pipeline.report import report
@@ -331,6 +331,25 @@ def test_the_customer_is_never_told_more_than_is_known() -> None:
         elif state in (State.RECONCILING, State.UNCERTAIN, State.ASSUMED_SENT, State.NOT_SENT):
             assert unsure
             assert not sure
+
+
+def test_a_pause_is_told_without_the_time_of_the_next_look() -> None:
+    """Nobody knows how long it lasts, and the next look is nothing to promise to a customer."""
+    world = World("K")
+    sms = Target(Scope.CHANNEL, "sms")
+    queued = world.schedule("queued")
+    world.pass_()
+    pause(world.store, sms, world.policy, reason="wrong prices", actor="operator:ann")
+    world.claim()
+    waiting = world.schedule("waiting")
+    world.pass_()
+    for key in (queued, waiting):
+        said = tell_customer(world.row(key), world.now, str)
+        assert said == "It has not been sent yet and waits: its channel is paused."
+        assert sentence(world.lines(key)[-1], str) == "Put off: its channel is paused."
+    resume(world.store, sms, world.policy, reason="corrected", actor="operator:ann")
+    assert "paused" not in tell_customer(world.row(queued), world.now, str)
+    assert "paused" not in tell_customer(world.row(waiting), world.now, str)
 
 
 def test_local_time_is_the_customers() -> None:

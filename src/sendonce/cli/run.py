@@ -31,9 +31,12 @@ from sendonce.cli.shell import Shell, command
 from sendonce.core.delivery import Channel
 from sendonce.core.duration import parse_duration, say_duration
 from sendonce.core.errors import InvalidInput, StoreError
+from sendonce.ports.store import Tx
 from sendonce.telemetry import fault, tell
 
 LOOK_S: Final = 1.0
+PUT_OFF_US: Final = 86_400_000_000
+"""How far ahead what was put off is looked for: no night is longer, and no pause is looked at later."""
 SETTLE_SHARE_S: Final = 3.0
 """Of the time to stop in, what is kept for settling once open calls were given up."""
 
@@ -185,16 +188,21 @@ async def _run(shell: Shell, work: _Work, watch: Watch, stop_s: float) -> Exit:
             stopping.set()
             left = await watching
     if work.until_done:
-        return _drained(screen, left, stop.asked)
+        return _drained(screen, left, shell.read(_put_off), stop.asked)
     screen.note("stopped: what was open is settled")
     return Exit.OK
 
 
-def _drained(screen: Screen, left: Look | None, asked: bool) -> Exit:
+def _put_off(tx: Tx) -> int:
+    """What was due, and has a later look than now."""
+    return int(tx.rows("view_progress_put_off", now=tx.now, until=tx.now + PUT_OFF_US)[0]["n"])
+
+
+def _drained(screen: Screen, left: Look | None, put_off: int, asked: bool) -> Exit:
     count = 0 if left is None else left.left
+    held = put_off + (0 if left is None else sum(channel.held for channel in left.channels))
     if left is not None and screen.as_json:
-        screen.document({"left": count, "stopped": asked, "channels": left.channels})
-    held = 0 if left is None else sum(channel.held for channel in left.channels)
+        screen.document({"left": count, "held": held, "stopped": asked, "channels": left.channels})
     if held:
         waits = counted(held, "delivery waits", "deliveries wait")
         screen.say(f"{waits} for a pause, the night, a catch-up or the configuration", style=CARE)

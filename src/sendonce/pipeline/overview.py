@@ -76,7 +76,7 @@ class ChannelView:
 
     scheduled   not published yet; `due` of them are. `more`: at least so many, see `COUNT_MAX`
     oldest_s    how long the first one due waits, over publication and queue; 0 where nothing is due
-    catching_up  overdue ones that have a later turn, the last one at `catch_up_until` (0: none)
+    catching_up  overdue ones that wait for their turn, the last one at `catch_up_until` (0: none)
     alert       it waits longer than `alert_after_s`
     """
 

@@ -50,7 +50,7 @@ def _sentence(event: Event, line: Line, when: When) -> str:
         case Event.DEFERRED if line.word("reason") == "zone_rules":
             return f"Its zone has new rules: on the customer's clock it is due {when(line.number('due'))}."
         case Event.DEFERRED:
-            until = line.number("until")
+            until = 0 if _is_looked_at(line.word("reason")) else line.number("until")
             return f"Put off{f' until {when(until)}' if until else ''}: {why}."
         case Event.UNRENDERABLE:
             ends = "; nothing was sent" if line.state == State.REJECTED else _now(line)
@@ -143,6 +143,8 @@ def tell_customer(delivery: Delivery, now: int, when: When) -> str:
     given = reason_words(course.reason)
     why = given or _NO_REASON
     match standing.state:
+        case State.SCHEDULED if _is_looked_at(course.reason) and course.next_at > now:
+            return f"It has not been sent yet and waits: {why}."
         case State.SCHEDULED if course.reason and course.next_at > now:
             return f"It has not been sent yet and waits until {when(course.next_at)}: {why}."
         case State.SCHEDULED if course.next_at > now:
@@ -156,6 +158,8 @@ def tell_customer(delivery: Delivery, now: int, when: When) -> str:
                 "It may have been sent already; it is tried again in a way that the provider recognises, "
                 "so it arrives once."
             )
+        case State.QUEUED if _is_looked_at(course.reason) and course.next_at > now:
+            return f"It has not been sent yet and waits: {why}."
         case State.QUEUED if course.next_at > now:
             last = reason_words(course.reason.removeprefix("failed:"))
             because = f" ({last})" if last else ""
@@ -194,6 +198,12 @@ def tell_customer(delivery: Delivery, now: int, when: When) -> str:
 
 
 # Pieces of sentences
+
+
+def _is_looked_at(reason: str) -> bool:
+    """Whether its next instant is only the next look: it waits for a person, and nobody knows how long."""
+    return reason.startswith("paused:") or reason == "configuration"
+
 
 _CODED: Final = re.compile(r"[a-z_]*(:[\w.-]*)?")
 _NO_REASON: Final = "no reason kept"
@@ -315,6 +325,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "due_past_expiry": "it was put off to a time at which it is no longer valid",
     "paused:channel": "its channel is paused",
     "paused:group": "its group is paused",
+    "configuration": "our configuration lacks its category or its account",
     "absent": "the provider does not have it",
     "key_died": "a repetition would no longer be recognised",
     "slot_missed": "its slot had passed",

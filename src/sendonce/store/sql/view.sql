@@ -45,7 +45,7 @@ SELECT count(*) AS total FROM delivery WHERE pending = 1;
 -- name: view_scheduled
 SELECT channel, count(*) AS scheduled,
        coalesce(sum(CASE WHEN next_at <= :now THEN 1 ELSE 0 END), 0) AS due,
-       coalesce(sum(CASE WHEN reason = 'catch_up' AND next_at > :now THEN 1 ELSE 0 END), 0) AS catching_up,
+       coalesce(sum(CASE WHEN reason = 'catch_up' THEN 1 ELSE 0 END), 0) AS catching_up,
        min(next_at) AS first_at
 FROM (SELECT channel, next_at, reason FROM delivery WHERE pending = 1 ORDER BY next_at, id LIMIT :limit) AS head
 GROUP BY channel;

@@ -4,6 +4,12 @@
 -- name: view_progress_due
 SELECT channel, count(*) AS n FROM delivery WHERE pending = 1 AND next_at <= :now GROUP BY channel;
 
+-- Due before and put off since, by a pause, quiet hours, a later turn or the configuration. For a single look:
+-- it goes by all that is to be looked at until then.
+-- name: view_progress_put_off
+SELECT count(*) AS n FROM delivery
+WHERE pending = 1 AND next_at > :now AND next_at <= :until AND due_at <= :now AND reason <> '';
+
 -- name: view_progress_ready
 SELECT channel, account, count(*) AS n FROM delivery WHERE ready > 0 GROUP BY channel, account;
 
