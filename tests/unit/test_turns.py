@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 
 from sendonce.runtime.turns import HOLD_US, ROOM_US_MAX, SIZE_MIN, Turns
@@ -29,13 +27,16 @@ def made(clock: Clock, size_max: int = 50) -> Turns:
 
 
 def held(turns: Turns, clock: Clock, count: int, micros: int) -> None:
-    with turns.turn(count):
+    def unit(tx: None) -> str:
         clock.now += micros
+        return "answer"
+
+    assert turns.timed(unit, count)(None) == "answer"
 
 
 @pytest.mark.parametrize(
     ("item_us", "fixed_us", "fits"),
-    [(10, 500, 50), (100, 0, 50), (200, 0, 25), (200, 1_000, 20), (1_000, 0, 5), (50_000, 0, SIZE_MIN)],
+    [(10, 500, 50), (80, 0, 50), (160, 0, 25), (150, 1_000, 20), (300, 0, 13), (50_000, 0, SIZE_MIN)],
 )
 def test_the_size_settles_at_what_may_be_held(item_us: int, fixed_us: int, fits: int) -> None:
     clock = Clock()
@@ -52,42 +53,71 @@ def test_one_turn_that_was_interrupted_does_not_decide() -> None:
     held(turns, clock, 40, 1_000_000)
     assert turns.size == 20
     held(turns, clock, 20, 20 * 100)
-    assert turns.size == 35
+    assert turns.size == 30
+
+
+def test_a_slow_flush_makes_no_short_units() -> None:
+    """Or a slow disk would get all the more flushes."""
+    clock = Clock()
+    turns = made(clock)
+    for _ in range(20):
+        with turns.room():
+            held(turns, clock, turns.size, turns.size * 10)
+            clock.now += 100_000
+    assert turns.size == 50
 
 
 def test_others_have_room_after_each_turn() -> None:
     clock = Clock()
     turns = made(clock)
-    held(turns, clock, 50, 4_000)
-    held(turns, clock, 50, 4_000)
-    assert clock.slept == [1_000]
-    clock.now += 600  # work of its own counts as room
-    held(turns, clock, 50, 100_000)
-    assert clock.slept == [1_000, 400]
-    held(turns, clock, 4, 1_000)
-    assert clock.slept == [1_000, 400, ROOM_US_MAX]
+
+    def turn(micros: int) -> None:
+        with turns.room():
+            clock.now += micros
+
+    turn(2_000)
+    turn(2_000)
+    assert clock.slept == [500]
+    clock.now += 300  # work of its own, elsewhere, is room too
+    turn(100_000)
+    assert clock.slept == [500, 200]
+    turn(1_000)
+    assert clock.slept == [500, 200, ROOM_US_MAX]
 
 
 def test_a_clock_that_stands_still_changes_nothing() -> None:
     clock = Clock()
     turns = made(clock)
     for _ in range(3):
-        held(turns, clock, 50, 0)
+        with turns.room():
+            held(turns, clock, 50, 0)
     assert (turns.size, clock.slept) == (50, [])
 
 
-def test_a_turn_that_fails_is_no_measure() -> None:
+def test_a_unit_that_fails_is_no_measure() -> None:
     clock = Clock()
     turns = made(clock)
-    with suppress(LookupError), turns.turn(50):
+
+    def failing(tx: None) -> None:
         clock.now += 900_000
         raise LookupError
+
+    with pytest.raises(LookupError):
+        turns.timed(failing, 50)(None)
     assert turns.size == 50
 
 
 @pytest.mark.parametrize(
     ("size", "count", "lengths"),
-    [(50, 50, [50]), (49, 50, [25, 25]), (20, 50, [17, 17, 16]), (4, 3, [3]), (9, 0, [])],
+    [
+        (50, 50, [50]),
+        (40, 50, [50]),
+        (39, 50, [25, 25]),
+        (23, 50, [25, 25]),
+        (20, 50, [17, 17, 16]),
+        (4, 3, [3]),
+        (9, 0, []),
+    ],
 )
 def test_parts_are_of_one_length_and_leave_nothing_out(size: int, count: int, lengths: list[int]) -> None:
     turns = made(Clock())

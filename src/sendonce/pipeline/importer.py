@@ -232,7 +232,7 @@ class _Run:
 
     def take(self, portion: Sequence[_Line]) -> None:
         for unit in self._turns.parts(portion):
-            with self._turns.turn(len(unit)):
+            with self._turns.room():
                 results = self._rehearse(unit) if self.report.dry_run else self._written(unit)
             for (number, prepared), result in zip(unit, results, strict=True):
                 self._account(number, prepared, result)
@@ -294,10 +294,13 @@ class _Run:
     # Units
 
     def _written(self, unit: Sequence[_Line]) -> list[Result]:
-        return self._store.write(partial(self._admit, [one for _, one in unit])).result()
+        return self._store.write(self._admitting([one for _, one in unit])).result()
 
-    def _admit(self, prepared: Sequence[Prepared], tx: Tx) -> list[Result]:
-        return admit(tx, prepared, policy=self._policy, actor=self._actor, mode=self._mode)
+    def _admitting(self, prepared: Sequence[Prepared]) -> Callable[[Tx], list[Result]]:
+        def unit(tx: Tx) -> list[Result]:
+            return admit(tx, prepared, policy=self._policy, actor=self._actor, mode=self._mode)
+
+        return self._turns.timed(unit, len(prepared))
 
     def _rehearse(self, unit: Sequence[_Line]) -> list[Result]:
         """As admission, written nowhere: the unit takes itself back.
@@ -307,7 +310,7 @@ class _Run:
         """
         met = {at: result for at, (_, one) in enumerate(unit) if (result := self._met(one)) is not None}
         fresh = [one for at, (_, one) in enumerate(unit) if at not in met]
-        results = iter(_taken_back(self._store, partial(self._admit, fresh)))
+        results = iter(_taken_back(self._store, self._admitting(fresh)))
         answers = [met[at] if at in met else next(results) for at in range(len(unit))]
         for (_, one), answer in zip(unit, answers, strict=True):
             if answer.verdict in (Verdict.ACCEPTED, Verdict.REVISED):

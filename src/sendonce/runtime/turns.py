@@ -1,15 +1,16 @@
 """Turns at the store: long work in units that are short for everybody else, and room between them.
 
     for part in turns.parts(items):
-        with turns.turn(len(part)):
-            store.write(...).result()
+        with turns.room():
+            store.write(turns.timed(unit, len(part))).result()
 
 A unit of the store keeps all other writers waiting. How many items fit into `HOLD_US` depends on the
-machine, on what else it does and on the items; so each turn is timed, and the next is sized by it.
+machine, on what else it does and on the items; so each unit is timed, and the next is sized by it. The
+flush at the end is not in that time: it takes what the disk takes, however short the unit was, and
+shorter units would only make more of them.
 
-The room is there because SQLite has no queue: who finds it locked looks again every 2 ms or so
-(`store.sqlite`), and where one process comes back at once, the others hardly find it open. With a gap
-of a quarter of what was held, as much as the work between two turns takes, they do.
+The room is there because SQLite has no queue: who finds it locked looks again after up to 3 ms
+(`store.sqlite`), and where one process comes back at once, the others hardly find it open.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import ceil
 from typing import Final, TypeVar
 
 T = TypeVar("T")
+Tx = TypeVar("Tx")
 
-HOLD_US: Final = 5_000
+HOLD_US: Final = 4_000
+SIZE_MIN: Final = 10
 ROOM_SHARE: Final = 0.25
-ROOM_US_MAX: Final = 2_000
-SIZE_MIN: Final = 4
+ROOM_US_MAX: Final = 1_000
 
 
 class Turns:
@@ -40,29 +43,44 @@ class Turns:
         self._steady = steady
         self._size_max = size_max
         self._sleep = sleep
-        self._closed_until = 0
+        self._room_until = 0
         self.size = size_max
 
     def parts(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
-        """Cut into turns as long as the turns before them allow, and of one length: each costs a flush."""
+        """Cut into turns as long as the turns before them allow, and of one length.
+
+        A quarter more than allowed is better than one turn more: each costs a flush.
+        """
         left = items
         while left:
-            turns = -(-len(left) // self.size)
-            count = -(-len(left) // turns)
+            turns = max(1, ceil(len(left) / self.size - 0.25))
+            count = ceil(len(left) / turns)
             yield left[:count]
             left = left[count:]
 
+    def timed(self, unit: Callable[[Tx], T], count: int) -> Callable[[Tx], T]:
+        """The unit with `count` items, which sizes the next by the time that it takes."""
+
+        def timed(tx: Tx) -> T:
+            begun = self._steady()
+            answer = unit(tx)
+            if (held := self._steady() - begun) > 0:
+                fitting = count * HOLD_US // held
+                # Half of the way: one turn that was interrupted says little about the next.
+                self.size = max(SIZE_MIN, min(self._size_max, (self.size + fitting + 1) // 2))
+            return answer
+
+        return timed
+
     @contextmanager
-    def turn(self, count: int) -> Iterator[None]:
-        """Around a unit with `count` items: waits until the others had their room, and takes the time."""
-        if (left := self._closed_until - self._steady()) > 0:
+    def room(self) -> Iterator[None]:
+        """Around a turn and its flush: waits first until the others had theirs.
+
+        That is a part of what the last one took. What was worked on since then, elsewhere, counts.
+        """
+        if (left := self._room_until - self._steady()) > 0:
             self._sleep(left / 1e6)
         begun = self._steady()
         yield
         ended = self._steady()
-        held = ended - begun
-        self._closed_until = ended + min(round(held * ROOM_SHARE), ROOM_US_MAX)
-        if held > 0:
-            fitting = count * HOLD_US // held
-            # Half of the way: one turn that was interrupted says little about the next.
-            self.size = max(SIZE_MIN, min(self._size_max, (self.size + fitting + 1) // 2))
+        self._room_until = ended + min(round((ended - begun) * ROOM_SHARE), ROOM_US_MAX)
