@@ -341,7 +341,7 @@ class Cut(Enum):
 
 
 class Line:
-    """A line to the server that can be cut around a commit. One connection at a time is watched."""
+    """A line to the server that can be cut around a commit, once each time `cut` is set."""
 
     def __init__(self, server: PostgresServer) -> None:
         self._socket = str(server.folder / ".s.PGSQL.5432")
@@ -349,21 +349,25 @@ class Line:
         self.port = self._listener.getsockname()[1]
         self.cut = Cut.NOTHING
         self.refusing = False
-        self.late: list[tuple[socket.socket, bytes]] = []
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
+        self._late: list[tuple[socket.socket, bytes]] = []
+        self._said = bytearray()  # by the server, after a cut
+        self._heard = threading.Condition()
+        threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
         self._listener.close()
-        for server, _ in self.late:
+        for server, _ in self._late:
             server.close()
 
-    def deliver_late(self) -> bytes:
-        """Let the commit arrive that was on its way; what the server says to it."""
-        ((server, commit),) = self.late
+    def deliver_late(self) -> None:
+        """Let the commit arrive that was on its way."""
+        ((server, commit),) = self._late
         server.sendall(commit)
-        server.settimeout(WITHIN_S)
-        return server.recv(65_536)
+
+    def server_says(self, text: bytes) -> bool:
+        """Wait until the server said this to nobody."""
+        with self._heard:
+            return self._heard.wait_for(lambda: text in self._said, WITHIN_S)
 
     def _accept(self) -> None:
         while True:
@@ -376,40 +380,41 @@ class Line:
                 continue
             server = socket.socket(socket.AF_UNIX)
             server.connect(self._socket)
+            gone = threading.Event()
             for target in (self._to_server, self._to_client):
-                threading.Thread(target=target, args=(client, server), daemon=True).start()
+                threading.Thread(target=target, args=(client, server, gone), daemon=True).start()
 
-    def _to_server(self, client: socket.socket, server: socket.socket) -> None:
+    def _to_server(self, client: socket.socket, server: socket.socket, gone: threading.Event) -> None:
         try:
             while data := client.recv(65_536):
                 if b"WITH mark AS" in data and self.cut is not Cut.NOTHING:
-                    self._cut_here(client, server, data)
+                    how, self.cut = self.cut, Cut.NOTHING
+                    gone.set()
+                    if how is Cut.ANSWER:
+                        server.sendall(data)
+                        assert self.server_says(b"COMMIT")
+                    if how is Cut.LATE:
+                        self._late.append((server, data))
+                    client.shutdown(socket.SHUT_RDWR)
                     return
                 server.sendall(data)
         except OSError:
             pass
         finally:
             client.close()
-            if all(server is not kept for kept, _ in self.late):
+            if all(server is not kept for kept, _ in self._late):
+                server.shutdown(socket.SHUT_RDWR)
                 server.close()
 
-    def _cut_here(self, client: socket.socket, server: socket.socket, commit: bytes) -> None:
-        how, self.cut = self.cut, Cut.NOTHING
-        # From here on nothing of the server reaches the client any more.
-        client.shutdown(socket.SHUT_RDWR)
-        match how:
-            case Cut.ANSWER:
-                server.sendall(commit)
-                server.settimeout(WITHIN_S)
-                while b"COMMIT" not in server.recv(65_536):
-                    pass
-            case Cut.LATE:
-                self.late.append((server, commit))
-
-    def _to_client(self, client: socket.socket, server: socket.socket) -> None:
+    def _to_client(self, client: socket.socket, server: socket.socket, gone: threading.Event) -> None:
         try:
             while data := server.recv(65_536):
-                client.sendall(data)
+                if gone.is_set():
+                    with self._heard:
+                        self._said += data
+                        self._heard.notify_all()
+                else:
+                    client.sendall(data)
         except OSError:
             pass
 
@@ -451,7 +456,8 @@ def test_a_commit_that_arrives_too_late_cannot_happen_any_more(
     add_only = over_the_line.write(lambda tx: tx.set_meta("late", "yes"))
     assert isinstance(add_only.exception(WITHIN_S), StoreUnavailable)
     assert not isinstance(add_only.exception(), CommitUnknown)
-    assert b"division by zero" in line.deliver_late()
+    line.deliver_late()
+    assert line.server_says(b"division by zero")
     assert over_the_line.read(lambda tx: tx.meta("late")) is None
     assert over_the_line.write(count).result(WITHIN_S) == 2
 
