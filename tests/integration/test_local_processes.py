@@ -1,4 +1,4 @@
-"""Five processes on one file, against a provider in a sixth that counts for itself.
+"""Five processes on one store, against a provider in a sixth that counts for itself.
 
 One worker is killed in the middle of its calls, one is stopped past its lease and continued. With an account
 of class K nothing is lost, nothing comes twice, and both limits hold at the provider's door.
@@ -19,6 +19,8 @@ from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import pytest
+
 from sendonce.app import App
 from sendonce.client import Client
 from sendonce.config import load
@@ -37,7 +39,7 @@ WITHIN_S = 60.0
 
 CONFIG = """
 [store]
-url = "sqlite:///{folder}/sendonce.db"
+url = "{url}"
 
 [tenant.default]
 zone = "Europe/London"
@@ -79,13 +81,21 @@ interval = "200ms"
 """
 
 
-def test_three_workers_two_schedulers_one_killed_one_stopped(tmp_path: Path) -> None:
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of an empty store."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/sendonce.db"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+def test_three_workers_two_schedulers_one_killed_one_stopped(url: str, tmp_path: Path) -> None:
     rules = ChannelRules(latency_s=(0.15, 0.25), lost_after=Trigger(every=23), error_before=Trigger(every=31))
     with ExitStack() as opened:
         sandbox = opened.enter_context(sandbox_in_process(SandboxSettings(sms=rules)))
         config = tmp_path / "sendonce.toml"
         port = sandbox.http_port
-        config.write_text(CONFIG.format(folder=tmp_path, port=port, rate=RATE, lanes=LANES))
+        config.write_text(CONFIG.format(url=url, port=port, rate=RATE, lanes=LANES))
         app = opened.enter_context(App(load(config, environ={})))
         _schedule(app)
 
@@ -100,6 +110,7 @@ def test_three_workers_two_schedulers_one_killed_one_stopped(tmp_path: Path) -> 
         os.kill(_pid(stopped), signal.SIGSTOP)
         _wait(lambda: _lease_is_over(app, stopped))
         time.sleep(1.5)  # whatever it holds is given to the others; unless it froze with the file's lock
+        # or with rows of PostgreSQL locked, which that ends after a while
         os.kill(_pid(stopped), signal.SIGCONT)
 
         _wait(lambda: _states(app) == {State.ACCEPTED: DELIVERIES})
