@@ -9,14 +9,16 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sendonce.core.errors import StoreUnavailable
-from sendonce.ports.store import Tx
-from sendonce.store.sqlite import SqliteStore
+from sendonce.ports.store import Process, Tx
+from sendonce.runtime.clock import SystemClock
+from sendonce.store.sqlite import SqliteStore, open_store
 from sendonce.testing.sandbox import SandboxClient, SandboxSettings, sandbox_in_thread
 from tests.e2e.command_line import ROOT, Folder
 
@@ -372,6 +374,28 @@ def test_a_drain_says_what_waits_for_a_pause(folder: Folder) -> None:
     assert ask(folder, "drain", "--max-time", "20s")["held"] == 3
     folder.run("resume", "channel", "email", "--reason", "corrected")
     assert ask(folder, "drain", "--max-time", "20s")["held"] == 0
+
+
+def test_the_overview_shows_the_last_few_that_ended_and_all_that_have_gone(folder: Folder) -> None:
+    """A cron that drains every minute leaves sixty in an hour; a dead one must not be lost among them."""
+    folder.run("db", "info")
+    store = open_store(f"sqlite:///{folder.path}/sendonce.db", SystemClock())
+
+    def live(tx: Tx) -> None:
+        ended = Process("", "drain", "sms", "host", 1, tx.now, tx.now, tx.steady, stopped=True)
+        for number in range(8):
+            tx.processes.beat(replace(ended, id=f"ended-{number}", beat_at=tx.now - number))
+        tx.processes.beat(replace(ended, id="gone", beat_at=tx.now - 99, stopped=False))
+
+    store.write(live).result()
+    store.close()
+    shown = folder.run("overview").out
+    assert re.findall(r"^(ended-\d|gone) ", shown, re.MULTILINE) == [
+        *(f"ended-{n}" for n in range(5)),
+        "gone",
+    ]
+    assert "3 more ended within the last hour" in shown
+    assert len(folder.json("overview")["processes"]) == 9
 
 
 def test_an_account_that_is_gone_while_it_is_needed_is_named_with_the_fix(

@@ -289,7 +289,10 @@ def refuse_recipient(world: World, key: str) -> None:
     ("change", "why"),
     [
         (refuse_opt_out, "the customer opted out (test)"),
-        (refuse_suppressed, "the address is on the suppression list (test)"),
+        (
+            refuse_suppressed,
+            "the address is on the suppression list (test); mended: `sendonce suppress remove` first",
+        ),
         (refuse_expired, "its expiry has passed: extend it, or send it again as a new reminder"),
         (refuse_account, "its account 'sms-K' is not configured any more"),
         (refuse_category, "its category 'sms-K' is not configured any more"),

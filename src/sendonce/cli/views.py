@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sendonce.pipeline.story import Record, Story
     from sendonce.ports.store import Delivery
 
+ENDED_SHOWN: Final = 5
 STYLES: Final = {
     State.ACCEPTED: GOOD,
     State.REJECTED: BAD,
@@ -77,20 +78,7 @@ def _show_overview(screen: Screen, seen: Overview) -> None:
         [_channel_row(each) for each in seen.channels],
     )
     account_table(screen, seen.accounts)
-    if seen.processes:
-        screen.table(
-            ("process", "role", "channels", "last heard of", "state"),
-            [
-                (
-                    each.process.id,
-                    each.process.role,
-                    each.process.channel,
-                    f"{say_duration(each.silent_s)} ago",
-                    _process_state(each),
-                )
-                for each in seen.processes
-            ],
-        )
+    _show_processes(screen, seen.processes)
     for each in seen.channels:
         if each.catch_up_until:
             screen.say(
@@ -107,6 +95,30 @@ def _show_overview(screen: Screen, seen: Overview) -> None:
         )
     else:
         screen.say("no pass has run yet: `sendonce up` starts them", style=QUIET)
+
+
+def _show_processes(screen: Screen, processes: Sequence[ProcessView]) -> None:
+    """Who is at work and who has gone; of those that ended well, as a cron's every minute, the last few."""
+    ended = [each for each in processes if each.process.stopped]
+    left_out = ended[ENDED_SHOWN:]
+    shown = [each for each in processes if each not in left_out]
+    if not shown:
+        return
+    screen.table(
+        ("process", "role", "channels", "last heard of", "state"),
+        [
+            (
+                each.process.id,
+                each.process.role,
+                each.process.channel,
+                f"{say_duration(each.silent_s)} ago",
+                _process_state(each),
+            )
+            for each in shown
+        ],
+    )
+    if left_out:
+        screen.say(f"{len(left_out)} more ended within the last hour", style=QUIET)
 
 
 def account_table(screen: Screen, accounts: Sequence[AccountView]) -> None:

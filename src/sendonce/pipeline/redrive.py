@@ -441,7 +441,8 @@ class _Desk:
         key = (row.tenant, row.channel.value, row.address_tag)
         refused = refusal(self._preferences.get(key, ()), row.category, category.no_record)
         if refused is not None:
-            return reason_words(refused)
+            mend = "; mended: `sendonce suppress remove` first"
+            return f"{reason_words(refused)}{mend if refused.startswith('suppressed') else ''}"
         address = content.address if content is not None else self._address(row)
         if address and not may_reach(policy, row.channel, address):
             return reason_words("recipient_not_allowed")
