@@ -185,6 +185,20 @@ def test_nothing_to_write_is_nothing_to_flush(postgres_url: str) -> None:
     store.close()
 
 
+def test_prepared_statements_have_names_that_no_other_connection_uses(postgres_url: str) -> None:
+    """Behind a pooler, a name of ours must not find what another process prepared under it."""
+    stores = [opened(postgres_url), opened(postgres_url)]
+    names: list[set[str]] = []
+    for store in stores:
+        for _ in range(10):
+            store.write(count).result()
+        connection = store._writing._connection
+        names.append({row[0] for row in connection.execute("SELECT name FROM pg_prepared_statements")})
+        store.close()
+    assert all(names)
+    assert names[0].isdisjoint(names[1])
+
+
 # Other processes
 
 

@@ -118,6 +118,7 @@ class Target:
             **{**_CONNECTION, **conninfo_to_dict(self.dsn)},
         )
         connection.prepared_max = 500
+        _name_apart(connection)
         # One type for each kind of value, so that a statement is prepared once.
         connection.adapters.register_dumper(int, Int8Dumper)
         connection.adapters.register_dumper(str, StrDumper)
@@ -325,6 +326,20 @@ class _Statement:
         self.writes = not text.startswith("SELECT")
 
 
+def _name_apart(connection: Connection) -> None:
+    """Let the names of its prepared statements be no other connection's.
+
+    psycopg counts them from 0 on each connection. A pooler that gives us the connection of another client
+    would then find another statement under a name of ours, and run it. So each counts from a number of its
+    own, and at worst a name is not there, which is an error (`FORGOTTEN`) and no harm.
+    """
+    prepared = getattr(connection, "_prepared", None)
+    if prepared is not None and hasattr(prepared, "_prepared_idx"):
+        prepared._prepared_idx = secrets.randbits(60)
+    else:  # another psycopg than the ones we know: do without
+        connection.prepare_threshold = None
+
+
 @cache
 def _statements(*, reading: bool) -> Mapping[str, _Statement]:
     tokens = _READING if reading else _WRITING
@@ -402,7 +417,8 @@ class _Writing:
 
     def commit(self) -> None:
         if not self._session.wrote:
-            self.rollback()  # nothing to make durable: no flush
+            with translated(self._target.where):
+                self._simple(_NOTHING_WRITTEN)
             return
         number = self._number + 1
         try:
@@ -646,7 +662,7 @@ class _Readers:
         finally:
             self._here.tx = None
             if not connection.closed:
-                connection.execute(b"ROLLBACK", prepare=False)
+                connection.execute(b"COMMIT", prepare=False)  # a rollback would forget what was prepared
 
     def _take(self) -> Connection:
         try:
@@ -662,6 +678,8 @@ class _Readers:
 _NEXT_UNIT: Final = (
     f"RELEASE SAVEPOINT unit; SET LOCAL lock_timeout = '{round(LATER_LOCK_S * 1000)}ms'; SAVEPOINT unit"
 )
+_NOTHING_WRITTEN: Final = "SET LOCAL synchronous_commit = off; COMMIT"
+"""Locks were taken at most: there is nothing to wait for. A rollback would forget what was prepared."""
 _SERVER_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
