@@ -2,4 +2,8 @@
 
 import pytest
 
-pytest.register_assert_rewrite("sendonce.testing.conformance.store", "sendonce.testing.conformance.provider")
+pytest.register_assert_rewrite(
+    "sendonce.testing.conformance.store",
+    "sendonce.testing.conformance.provider",
+    "sendonce.testing.conformance.queue",
+)
