@@ -25,6 +25,7 @@ from sendonce.core.policy import Policy
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.pipeline.alarm import LOOK_S, overdue, sound, stranded
 from sendonce.pipeline.heartbeat import Heartbeat, Name
+from sendonce.pipeline.leader import Leader
 from sendonce.pipeline.pruner import LOOK_S as PRUNE_LOOK_S
 from sendonce.pipeline.pruner import PAGE as PRUNE_PAGE
 from sendonce.pipeline.pruner import prune
@@ -150,9 +151,12 @@ class App:
         role: str,
         channels: Collection[Channel] = tuple(Channel),
         stop_s: float = 20.0,
+        stand_by: bool = True,
         on_error: Callable[[str, Exception], None],
     ) -> None:
         """Be a worker, a scheduler or both, until `stopping` is set; then end gracefully.
+
+        `stand_by`: schedule only while no other process leads. Without it two at once are harmless too.
 
         Passes run on a thread of their own, so that a long one never holds up the senders.
         """
@@ -162,10 +166,15 @@ class App:
             worker = self.worker(role=role, channels=channels, stop_s=stop_s)
             tasks.append(asyncio.create_task(worker.run(), name="worker"))
             stops.append(worker.stop)
+        leader: Leader | None = None
         if schedule:
             scheduler = self.scheduler()
 
+            lead = leader = Leader(self.store, "scheduler", self.process, lease_s=self.policy.lease_s)
+
             async def one_pass() -> float:
+                if stand_by and not await asyncio.to_thread(lead.leads):
+                    return min(self.settings.pass_every_s, self.policy.lease_s / 3)
                 report = await asyncio.to_thread(scheduler.run, trigger=TIMER, stopping=stopping.is_set)
                 more = report is not None and not report.complete
                 return 0.0 if more else self.settings.pass_every_s
@@ -204,6 +213,8 @@ class App:
             stop()
         stopper.cancel()
         await asyncio.gather(*tasks)
+        if leader is not None:
+            await asyncio.to_thread(leader.resign)
         if heart is not None:
             await heart.sign_off()
         for provider in self._providers.values():

@@ -137,6 +137,10 @@ PROCESS_STARTED: Final = Event(
 PROCESS_STOPPED: Final = Event(
     "process_stopped", "A process has finished or released what it held.", INFO, ("role", "why", "took_s")
 )
+LEADS: Final = Event(
+    "leads", "This process does now what one of its role does; the others stand by.", INFO, ("role",)
+)
+STANDS_BY: Final = Event("stands_by", "Another process of this role leads.", INFO, ("role",))
 STAGE_FAILED: Final = Event(
     "stage_failed",
     "A bug: a stage raised. It goes on after `wait_s`.",

@@ -12,7 +12,7 @@ from tests.integration.world import SECOND, World
 def _history(world: World) -> tuple[int, int]:
     """How many processes and passes are remembered."""
     return (
-        len(world.read(lambda tx: tx.rows("view_processes", since=0, limit=10_000))),
+        len(world.read(lambda tx: tx.rows("view_processes", since=0, steady=0, limit=10_000))),
         len(world.read(lambda tx: tx.rows("view_passes", limit=10_000))),
     )
 

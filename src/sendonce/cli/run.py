@@ -182,6 +182,8 @@ async def _run(shell: Shell, work: _Work, watch: Watch, stop_s: float) -> Exit:
                 role=work.role,
                 channels=work.channels,
                 stop_s=max(stop_s - SETTLE_SHARE_S, stop_s / 2),
+                # One that ends by itself must not wait out the lease of one that was killed.
+                stand_by=not work.until_done,
                 on_error=tell_of,
             )
         finally:

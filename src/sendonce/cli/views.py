@@ -63,6 +63,7 @@ def _overview_document(seen: Overview) -> dict[str, object]:
             **{name: getattr(each.process, name) for name in _PROCESS},
             "silent_s": each.silent_s,
             "alive": each.alive,
+            "leads": each.leads,
         }
         for each in seen.processes
     ]
@@ -175,7 +176,9 @@ def _account_row(each: AccountView) -> tuple[Cell, ...]:
 def _process_state(each: ProcessView) -> Text:
     if each.process.stopped:
         return Text("stopped", style=QUIET)
-    return Text("alive", style=GOOD) if each.alive else Text("gone: its lease is over", style=BAD)
+    if not each.alive:
+        return Text("gone: its lease is over", style=BAD)
+    return Text("alive, schedules" if each.leads else "alive", style=GOOD)
 
 
 # find

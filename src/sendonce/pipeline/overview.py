@@ -130,11 +130,13 @@ class AccountView:
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """A process. `alive`: its lease stands; `silent_s`: how long ago it was last heard of."""
+    """A process. `alive`: its lease stands; `silent_s`: how long ago it was last heard of; `leads`: it is the
+    one that schedules."""
 
     process: Process
     silent_s: float
     alive: bool
+    leads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +394,9 @@ def _counted(event: str, again: bool) -> tuple[str, ...]:
 
 
 def _processes(tx: Tx) -> Iterable[ProcessView]:
-    for row in tx.rows("view_processes", since=tx.now - PROCESS_SEEN_US, limit=PROCESSES_MAX):
+    for row in tx.rows(
+        "view_processes", since=tx.now - PROCESS_SEEN_US, steady=tx.steady, limit=PROCESSES_MAX
+    ):
         process = Process(
             id=str(row["id"]),
             role=str(row["role"]),
@@ -405,7 +409,8 @@ def _processes(tx: Tx) -> Iterable[ProcessView]:
             stopped=row["stopped"] == 1,
         )
         alive = not process.stopped and process.lease_until > tx.steady
-        yield ProcessView(process, max(0, tx.now - process.beat_at) / SECOND, alive)
+        leads = bool(row["leads"])
+        yield ProcessView(process, max(0, tx.now - process.beat_at) / SECOND, alive, leads)
 
 
 def _works_for(view: ProcessView, channel: str) -> bool:

@@ -422,6 +422,15 @@ class Processes(Protocol):
 
     def mark_stopped(self, ids: Sequence[str]) -> None: ...
 
+    def lead(self, role: str, process: str, lease_until: int) -> bool:
+        """Take the lead of a role where it is free or its lease is over, or renew it: whether this process
+        leads now, until this steady instant. Of several that ask, one is told yes."""
+        ...
+
+    def resign(self, role: str, process: str) -> None:
+        """Give the lead back, if it is this process's."""
+        ...
+
     def forget(self, before: int, limit: int) -> int:
         """Forget up to `limit` processes that ended, or lost their lease, and were last heard of before this
         calendar instant, but none with an open call. How many."""

@@ -40,6 +40,18 @@ class SqlProcesses:
     def mark_stopped(self, ids: Sequence[str]) -> None:
         self._session.many("process_stop", ({"id": id_} for id_ in ids))
 
+    def lead(self, role: str, process: str, lease_until: int) -> bool:
+        parameters: Parameters = {
+            "role": role,
+            "process": process,
+            "lease_until": lease_until,
+            "steady": self._steady,
+        }
+        return self._session.run("leader_take", parameters) == 1
+
+    def resign(self, role: str, process: str) -> None:
+        self._session.run("leader_drop", {"role": role, "process": process})
+
     def forget(self, before: int, limit: int) -> int:
         return self._session.run("process_forget", {"before": before, "steady": self._steady, "limit": limit})
 

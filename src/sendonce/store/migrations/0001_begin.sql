@@ -224,6 +224,13 @@ CREATE TABLE process (
     stopped     BIGINT NOT NULL
 );
 
+-- Who does what only one needs to do, until when (steady clock).
+CREATE TABLE leader (
+    role        TEXT PRIMARY KEY,
+    process     TEXT   NOT NULL,
+    lease_until BIGINT NOT NULL
+);
+
 CREATE TABLE pass_run (
     id          {id},
     trigger     TEXT   NOT NULL,

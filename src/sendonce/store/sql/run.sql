@@ -20,6 +20,15 @@ WHERE stopped = 0 AND lease_until <= :steady;
 -- name: process_stop
 UPDATE process SET stopped = 1 WHERE id = :id;
 
+-- Free, lapsed or one's own: else nothing changes, and somebody else leads.
+-- name: leader_take
+INSERT INTO leader (role, process, lease_until) VALUES (:role, :process, :lease_until)
+ON CONFLICT (role) DO UPDATE SET process = excluded.process, lease_until = excluded.lease_until
+WHERE leader.process = excluded.process OR leader.lease_until <= :steady;
+
+-- name: leader_drop
+DELETE FROM leader WHERE role = :role AND process = :process;
+
 -- name: process_forget
 DELETE FROM process WHERE id IN (
     SELECT p.id FROM process p

@@ -80,8 +80,9 @@ GROUP BY channel, account, state;
 SELECT account, count(*) AS count, min(claimed_at) AS first_at FROM open_call GROUP BY account;
 
 -- name: view_processes
-SELECT id, role, channel, host, pid, started_at, beat_at, lease_until, stopped FROM process
-WHERE stopped = 0 OR beat_at >= :since ORDER BY beat_at DESC, id LIMIT :limit;
+SELECT id, role, channel, host, pid, started_at, beat_at, lease_until, stopped,
+       EXISTS (SELECT 1 FROM leader l WHERE l.process = process.id AND l.lease_until > :steady) AS leads
+FROM process WHERE stopped = 0 OR beat_at >= :since ORDER BY beat_at DESC, id LIMIT :limit;
 
 -- name: view_passes
 SELECT id, trigger, process, started_at, finished_at, mark_before, mark_after, counts, complete FROM pass_run

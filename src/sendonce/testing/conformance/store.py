@@ -790,12 +790,44 @@ class StoreSuite:
 
         store.write(unit).result()
         assert store.write(lambda tx: tx.processes.forget(START, 2)).result() == 2
-        names = {row["id"] for row in store.read(lambda tx: tx.rows("view_processes", since=0, limit=9))}
+        names = {
+            row["id"] for row in store.read(lambda tx: tx.rows("view_processes", since=0, steady=0, limit=9))
+        }
         assert names == {"alive", "young", "calling", "ended-1", "ended-2"}
         assert store.write(lambda tx: tx.processes.forget(START, 9)).result() == 2
         assert store.write(lambda tx: tx.processes.forget(START, 9)).result() == 0
         store.write(lambda tx: tx.calls.close([(7, 1)])).result()
         assert store.write(lambda tx: tx.processes.forget(START, 9)).result() == 1
+
+    def test_one_process_leads_until_its_lease_is_over_or_it_resigns(
+        self, store: Store, clock: VirtualClock
+    ) -> None:
+        begin = store.steady()
+
+        def leads(name: str, until: int, role: str = "scheduler") -> bool:
+            return store.write(lambda tx: tx.processes.lead(role, name, begin + until * SECOND)).result()
+
+        def resign(name: str) -> None:
+            store.write(lambda tx: tx.processes.resign("scheduler", name)).result()
+
+        assert leads("one", 10)
+        assert not leads("two", 99)
+        assert leads("two", 99, role="other")
+        assert leads("one", 20)
+        clock.advance(19)
+        assert not leads("two", 99)
+        clock.advance(1)
+        assert leads("two", 50)
+        assert not leads("one", 99)
+        resign("one")  # it does not lead any more
+        assert not leads("one", 99)
+        resign("two")
+        assert leads("one", 99)
+
+    def test_threads_that_ask_for_the_lead_get_it_once(self, store: Store) -> None:
+        until = store.steady() + HOUR
+        asked = [lambda tx, n=n: tx.processes.lead("scheduler", f"p-{n}", until) for n in range(20)]
+        assert sorted(future.result() for future in in_threads(store, asked)) == [False] * 19 + [True]
 
     # Gates.
 
