@@ -25,6 +25,7 @@ from sendonce.store.migrate import migrations
 from sendonce.store.postgres import PostgresStore, open_store
 from sendonce.testing.conformance.store import add, new
 from sendonce.testing.postgres_server import PostgresServer
+from tests.integration.pooler import Pooler
 from tests.postgres_schemas import bare
 
 WITHIN_S = 30.0
@@ -531,6 +532,42 @@ def test_two_processes_that_make_the_same_row_make_it_once(postgres_url: str) ->
     assert sorted(answer.result(WITHIN_S) for answer in answers) == ["made", "unchanged"]
     one.close()
     other.close()
+
+
+# A pooler in between
+
+
+def test_behind_a_pooler_in_transaction_mode(postgres_server: PostgresServer, postgres_url: str) -> None:
+    """Eight connections share two; each transaction may have another one, and what others prepared in it."""
+    dsn, schema = bare(postgres_url)
+    database = dsn.partition("?")[0].rpartition("/")[2]
+    pooler = Pooler(postgres_server.folder / ".s.PGSQL.5432", size=2)
+    url = f"postgresql://postgres@127.0.0.1:{pooler.port}/{database}?sslmode=disable&schema={schema}"
+    stores = [opened(url, inline=False) for _ in range(4)]
+    each = 25
+
+    def unit(tx: Tx) -> int:
+        tx.set_meta("lock", "")  # one after the other, so that none is lost
+        tx.deliveries.by_ids(list(range(1, 20)))
+        return count(tx)
+
+    def work(number: int) -> None:
+        for turn in range(each):
+            # Each process meets the statements in an order of its own.
+            if turn % 4 == number:
+                stores[number].read(lambda tx: tx.deliveries.by_keys([("t", "a"), ("t", "b")]))
+            stores[number].write(unit).result(WITHIN_S)
+            assert counted(stores[number]) > 0
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        for done in [pool.submit(work, number) for number in range(len(stores))]:
+            done.result(2 * WITHIN_S)
+    assert counted(stores[0]) == each * len(stores)
+    for store in stores:
+        store.close()
+    with raw(postgres_url) as connection:
+        assert connection.execute("SELECT count(*) FROM writer").fetchall() == [(0,)]
+    pooler.close()
 
 
 # The clock
