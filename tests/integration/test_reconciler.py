@@ -13,6 +13,8 @@ from sendonce.core.retry import RetryPolicy
 from sendonce.pipeline import reconciler
 from sendonce.pipeline.attempt import Claim
 from sendonce.pipeline.reconciler import ASK_AGAIN_US, PAGE, Doubt
+from sendonce.pipeline.sentences import sentence
+from sendonce.ports.store import Tx
 from sendonce.withdrawal import Withdrawal
 from tests.integration.world import SECOND, World, account_of, policy_of
 
@@ -67,6 +69,30 @@ def test_two_processes_do_not_ask_about_the_same_one_at_once() -> None:
     assert _doubts(world) == []
     world.advance(ASK_AGAIN_US / SECOND)
     assert len(_doubts(world)) == 1
+
+
+def test_one_whose_text_is_damaged_goes_to_a_person_and_hides_nobody() -> None:
+    """There is nothing to ask with. Left in the line, it would stop every look-up behind it, for ever."""
+    world = World("L")
+    damaged = world.schedule("damaged")
+    sound = world.schedule("sound")
+    world.pass_()
+    world.send(Unknown("timeout"))
+
+    def spoil(tx: Tx) -> None:
+        (row,) = tx.deliveries.by_keys([("default", damaged)])
+        (content,) = tx.contents.get([(row.id, row.standing.version)]).values()
+        tx.contents.put([replace(content, payload="{")])
+
+    world.write(spoil)
+    world.advance(SETTLES_S)
+    assert [doubt.key for doubt in _doubts(world)] == [sound]
+    row = world.row(damaged)
+    assert (row.standing.state, row.course.reason) == (State.UNCERTAIN, "bad_content:unreadable")
+    assert sentence(world.lines(damaged)[-1], str) == (
+        "The provider cannot be asked: its stored text is damaged; nobody can tell by itself, so a person or "
+        "the policy decides."
+    )
 
 
 def test_doubts_of_other_accounts_hide_nobody() -> None:

@@ -25,7 +25,7 @@ from sendonce.moves import FAR, move_on
 from sendonce.pipeline.message import message_of
 from sendonce.pipeline.record import lines_of
 from sendonce.ports.provider import Message
-from sendonce.ports.store import Delivery, Tx
+from sendonce.ports.store import Delivery, Move, Tx
 from sendonce.telemetry import tell
 
 ACTOR: Final = "reconciler"
@@ -57,18 +57,39 @@ def doubts(tx: Tx, policy: Policy, *, accounts: Mapping[str, object], secret: by
         for row in tx.deliveries.attention(State.RECONCILING.value, tx.now, PAGE, name)
     ]
     contents = tx.contents.get([(row.id, row.standing.version) for row in rows])
-    tx.deliveries.defer([(row, tx.now + ASK_AGAIN_US) for row in rows])
-    return [
-        Doubt(
-            row.id,
-            row.key,
-            row.standing.epoch,
-            row.course.account,
-            message_of(row, contents[row.id], policy, secret=secret, now=tx.now),
-            tx.steady,
-        )
-        for row in rows
-    ]
+    asked: list[Doubt] = []
+    asking: list[Delivery] = []
+    given_up: list[Move] = []
+    for row in rows:
+        try:
+            message = message_of(row, contents[row.id], policy, secret=secret, now=tx.now)
+        except (LookupError, TypeError, ValueError):
+            given_up.append(_cannot_be_asked(tx, row, policy))
+            continue
+        asking.append(row)
+        asked.append(Doubt(row.id, row.key, row.standing.epoch, row.course.account, message, tx.steady))
+    tx.deliveries.defer([(row, tx.now + ASK_AGAIN_US) for row in asking])
+    moved = tx.deliveries.move(given_up)
+    assert all(moved), "rows locked in this unit cannot have moved"
+    return asked
+
+
+def _cannot_be_asked(tx: Tx, row: Delivery, policy: Policy) -> Move:
+    """Its stored text was damaged, so there is nothing to ask with: a person decides, and the others are
+    asked about all the same."""
+    tell(telemetry.BAD_CONTENT, delivery=row.key, code="unreadable")
+    reason = "bad_content:unreadable"
+    move = move_on(
+        row,
+        Event.UNRESOLVED,
+        policy,
+        tx,
+        actor=ACTOR,
+        course=replace(row.course, reason=reason),
+        details={"reason": reason},
+    )
+    assert isinstance(move, Move), f"what is being asked about may always be given up: {move}"
+    return move
 
 
 def resolve(tx: Tx, findings: list[tuple[Doubt, Finding]], policy: Policy) -> list[State]:

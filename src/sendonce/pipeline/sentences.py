@@ -102,6 +102,8 @@ def _sentence(event: Event, line: Line, when: When) -> str:
             return f"Proven to be sent by {source}{_receipt(line)}."
         case Event.ABSENT:
             return f"The provider was asked and does not have it: it was not sent{_now(line)}."
+        case Event.UNRESOLVED if line.word("reason").startswith("bad_content"):
+            return f"The provider cannot be asked: {why}{_now(line)}."
         case Event.UNRESOLVED:
             return "The provider was asked and could not tell whether it was sent."
         case Event.PERMITTED:
