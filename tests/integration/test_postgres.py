@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,13 +18,14 @@ import psycopg
 import pytest
 
 from sendonce.core.errors import CommitUnknown, ConfigError, StoreMismatch, StoreUnavailable
+from sendonce.core.lifecycle import Event
 from sendonce.ports.store import Tx
 from sendonce.runtime.clock import SystemClock
 from sendonce.store import postgres
 from sendonce.store import writer as writer_module
 from sendonce.store.migrate import migrations
 from sendonce.store.postgres import PostgresStore, open_store
-from sendonce.testing.conformance.store import add, new
+from sendonce.testing.conformance.store import add, along, new
 from sendonce.testing.postgres_server import PostgresServer
 from tests.integration.pooler import Pooler
 from tests.postgres_schemas import bare
@@ -271,6 +273,28 @@ def test_a_later_unit_that_meets_a_lock_holds_up_nobody(
     holder.result(WITHIN_S)
     one.close()
     other.close()
+
+
+def test_waking_leaves_alone_what_somebody_holds(postgres_url: str) -> None:
+    """It locks in the order of an index; everybody else, by id."""
+    one, other = opened(postgres_url), opened(postgres_url, inline=False)
+    held, free = add(one, new("a"), new("b"))
+    for row in (held, free):
+        one.write(partial(wait, id_=row.id)).result()
+    with lock_held(other, held.id):
+        one.write(lambda tx: tx.deliveries.wake("acc", 2**60)).result()
+        ready = one.read(lambda tx: tx.deliveries.ready("acc", retries=False, limit=9))
+        assert [row.id for row in ready] == [free.id]
+    one.write(lambda tx: tx.deliveries.wake("acc", 2**60)).result()
+    assert len(one.read(lambda tx: tx.deliveries.ready("acc", retries=False, limit=9))) == 2
+    one.close()
+    other.close()
+
+
+def wait(tx: Tx, id_: int) -> None:
+    """Publish it for later."""
+    (row,) = tx.deliveries.by_ids([id_])
+    assert tx.deliveries.move([along(row, Event.PUBLISHED, account="acc", next_at=tx.now + 60_000_000)])
 
 
 def test_a_lock_that_is_held_for_long_is_told(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,8 @@ def test_every_row_carries_its_partition(database: apsw.Connection) -> None:
 def test_every_statement_is_whole_and_in_one_text_for_all_databases() -> None:
     """No token is left over, and nothing stands in the files that one database alone understands."""
     assert len(raw_statements()) > 50
-    tokens = dict.fromkeys(("delivery", "reminder", "for_update", "skip_locked", "id"), "")
+    names = ("delivery", "reminder", "for_update", "skip_locked", "waiting_unlocked", "id")
+    tokens = dict.fromkeys(names, "")
     for name, text in expand(tokens).items():
         assert "{" not in text.replace("'{}'", ""), name
         assert "rowid" not in text.lower(), name

@@ -67,8 +67,16 @@ DAY_US: Final = 86_400_000_000
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _COLUMNS: Final = {"delivery": deliveries.COLUMNS, "reminder": reminders.COLUMNS}
-_WRITING: Final = {**_COLUMNS, "for_update": "FOR UPDATE", "skip_locked": "FOR UPDATE SKIP LOCKED"}
-_READING: Final = {**_COLUMNS, "for_update": "", "skip_locked": ""}
+_WRITING: Final = {
+    **_COLUMNS,
+    "for_update": "FOR UPDATE",
+    "skip_locked": "FOR UPDATE SKIP LOCKED",
+    "waiting_unlocked": (
+        "AND id IN (SELECT id FROM delivery WHERE account = :account AND ready < 0 AND next_at <= :now "
+        "FOR UPDATE SKIP LOCKED)"
+    ),
+}
+_READING: Final = {**_COLUMNS, "for_update": "", "skip_locked": "", "waiting_unlocked": ""}
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

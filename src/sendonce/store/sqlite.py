@@ -43,6 +43,7 @@ _TOKENS: Final = {
     "reminder": reminders.COLUMNS,
     "for_update": "",
     "skip_locked": "",
+    "waiting_unlocked": "",
     "id": "INTEGER PRIMARY KEY",
 }
 

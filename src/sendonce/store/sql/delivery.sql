@@ -73,8 +73,11 @@ WHERE receipt = :receipt AND receipt <> '' AND id > :after ORDER BY id LIMIT :li
 SELECT {delivery} FROM delivery
 WHERE pending = 1 AND next_at <= :now ORDER BY next_at, id LIMIT :limit {skip_locked};
 
+-- Where others write at the same time, what somebody holds is left alone: he is about to decide on it, and
+-- to wait for one row after another in the order of the index would cross those who lock by id.
 -- name: delivery_wake
-UPDATE delivery SET ready = -ready WHERE account = :account AND ready < 0 AND next_at <= :now;
+UPDATE delivery SET ready = -ready
+WHERE account = :account AND ready < 0 AND next_at <= :now {waiting_unlocked};
 
 -- name: delivery_ready
 SELECT {delivery} FROM delivery
