@@ -246,6 +246,8 @@ def test_an_import_is_taken_back(folder: Folder) -> None:
     folder.write("list.csv", "\n".join([head, *rows[:2]]))
     kept = ask(folder, "import", "list.csv", "--source", "crm", "--cancel-missing", code=1)
     assert "not listed" in kept["missing_refused"]
+    said = folder.run("import", "list.csv", "--source", "crm", "--cancel-missing", code=1).out
+    assert said.count("nothing was cancelled (see --max-missing)") == said.count("nothing was cancelled") == 1
     gone = ask(folder, "import", "list.csv", "--source", "crm", "--cancel-missing", "--max-missing", "0.5")
     assert gone["missing"] == {"cancelled": 1}
     done = ask(folder, "undo", "1", "--reason", "the wrong file")

@@ -329,7 +329,7 @@ def _show_report(screen: Screen, done: Report, path: Path | None) -> None:
     for word, number in done.missing.items():
         screen.say(f"no longer listed: {counted(number, 'delivery', 'deliveries')} {word}")
     if done.missing_refused:
-        screen.say(f"nothing was cancelled: {done.missing_refused}", style=CARE)
+        screen.say(f"{done.missing_refused} (see --max-missing)", style=CARE)
     for note, number in done.notes.most_common(5):
         screen.say(f"note: {note} ({counted(number, 'row')})", style=QUIET)
     if not total:
