@@ -162,6 +162,10 @@ class Flaky:
     def secret(self) -> bytes:
         return self._store.secret
 
+    @property
+    def one_writer(self) -> bool:
+        return self._store.one_writer
+
     def write(self, unit: Callable[[Tx], T]) -> Future[T]:
         if self.down:
             self.refused += 1

@@ -129,6 +129,17 @@ def test_progress_is_told_after_each_unit(way_in: WayIn) -> None:
     assert seen == [UNIT_MAX, 2 * UNIT_MAX, count]
 
 
+def test_portions_are_wide_where_writers_do_not_wait_for_each_other(
+    way_in: WayIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(way_in.store), "one_writer", False)
+    monkeypatch.setattr(way_in.store, "steady", lambda: pytest.fail("nothing is timed"))
+    seen: list[int] = []
+    lines = [line(n) for n in range(importer.WIDE + 7)]
+    run(way_in, table(*lines), progress=lambda report: seen.append(report.count(Verdict.ACCEPTED)))
+    assert seen == [importer.WIDE, importer.WIDE + 7]
+
+
 def test_a_plan_counts_reminders(way_in: WayIn) -> None:
     file = table(
         "loan-1,c-1,ann@example.com,+12025550123,2026-03-31,Ann",

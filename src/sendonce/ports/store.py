@@ -526,6 +526,11 @@ class Store(Protocol):
         """This store's own secret: send keys and address tags hang on it. Never shown."""
         ...
 
+    @property
+    def one_writer(self) -> bool:
+        """While a unit writes, all other processes wait: long work must come in short units."""
+        ...
+
     def write(self, unit: Callable[[Tx], T]) -> Future[T]:
         """Run a unit; the future resolves when it is durable. Raises nothing itself.
 

@@ -187,6 +187,8 @@ class GivenClock:
 class PostgresStore:
     """`ports.store.Store` on one schema of a PostgreSQL database."""
 
+    one_writer: Final = False
+
     def __init__(self, target: Target, clock: Clock, *, inline: bool, server_clock: bool) -> None:
         self._clock: StoreClock = ServerClock(clock.boot) if server_clock else GivenClock(clock)
         self._readers = _Readers(target, self._clock)

@@ -91,6 +91,8 @@ def check_library(version: str) -> None:
 class SqliteStore:
     """`ports.store.Store` on one SQLite file."""
 
+    one_writer: Final = True
+
     def __init__(self, path: str, clock: Clock, *, inline: bool, busy_s: float) -> None:
         self._path = path
         self._clock = clock

@@ -83,6 +83,7 @@ class StorePort:
         self._process = process
         self._ground = ground
         self.secret = ground.store.secret
+        self.one_writer = ground.store.one_writer
         self._away_until = 0.0
 
     def write(self, unit: Callable[[Tx], T]) -> Future[T]:
