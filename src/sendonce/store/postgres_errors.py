@@ -62,7 +62,7 @@ def ours(error: psycopg.Error, where: str) -> StoreError:
             )
         case errors.InsufficientPrivilege():
             return StoreUnavailable(
-                f"{where}: the user of the URL may not do this ({said}): grant it as docs/operating.md says"
+                f"{where}: the user of the URL may not do this ({said}): grant it as docs/postgresql.md says"
             )
         case errors.InvalidCatalogName():
             return StoreUnavailable(f"{where}: {said}: create the database, for example with createdb")

@@ -1,0 +1,103 @@
+"""What `docs/postgresql.md` grants to the user of the processes is enough, and is not too much."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from sendonce.core.consent import Kind
+from sendonce.core.delivery import Channel
+from sendonce.core.errors import StoreUnavailable
+from sendonce.core.lifecycle import State
+from sendonce.ports.clock import Clock
+from sendonce.ports.store import Store
+from sendonce.store.postgres import open_store
+from sendonce.testing.clock import VirtualClock
+from sendonce.testing.postgres_server import PostgresServer
+from tests.integration import world
+from tests.integration.world import World
+
+PAGE = Path(__file__).parents[2] / "docs/postgresql.md"
+pytestmark = pytest.mark.sqlite_only  # it chooses its own place
+
+
+class AsTheApp:
+    """Every world is on one database, as the user that may not own it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.opened: list[Store] = []
+
+    def open(self, path: str, clock: VirtualClock, holder: object) -> Store:
+        self.opened.append(open_store(self._url, clock, inline=True, server_clock=False))
+        return self.opened[-1]
+
+    def another(self, path: str, clock: Clock) -> Store:
+        raise NotImplementedError
+
+    def tamper(self, path: str, statement: str) -> int:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def url(postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Of a store whose tables another user owns; everything is done with it as the page says."""
+    name = "least_privilege"
+    owner = postgres_server.create_database(name)
+    open_store(owner, VirtualClock(), inline=True, server_clock=False).close()
+    (granting,) = re.findall(r"```sql\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    postgres_server.execute(granting, name)
+    place = AsTheApp(postgres_server.url(name, user="sendonce_app"))
+    monkeypatch.setattr(world, "place", place)
+    yield postgres_server.url(name, user="sendonce_app")
+    for store in place.opened:
+        store.close()
+    postgres_server.drop_database(name)
+    postgres_server.execute("DROP ROLE sendonce_app")
+
+
+def test_it_is_enough_for_a_full_life(url: str) -> None:
+    it = World("K", "N")
+    taken = it.accepted("a")
+    doubtful = it.uncertain("b", account="email-N")
+    it.opt_out(Channel.EMAIL, kind=Kind.OPT_OUT)
+    it.write(lambda tx: tx.hint([(1, 1, "sms")]))
+    it.write(lambda tx: tx.hinted([(1, 1)]))
+    it.write(lambda tx: tx.preferences.remove("default", "email", "", "*", "opt_out"))
+    it.write(lambda tx: tx.processes.mark_stopped(["w-1"]))
+    assert (it.state(taken), it.state(doubtful)) == (State.ACCEPTED, State.UNCERTAIN)
+    cancelled = it.schedule("c", due_in_s=60.0)
+    it.withdraw(cancelled)
+    assert it.state(cancelled) is State.CANCELLED
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE sendonce.ledger SET body = ''",
+        "DELETE FROM sendonce.ledger",
+        "TRUNCATE sendonce.ledger",
+        "UPDATE sendonce.audit SET actor = ''",
+        "DELETE FROM sendonce.delivery",
+        "DELETE FROM sendonce.reminder",
+        "DROP TABLE sendonce.ledger",
+        "CREATE TABLE sendonce.more ()",
+        "DELETE FROM sendonce.meta",
+    ],
+)
+def test_it_rewrites_nothing_that_was_recorded(url: str, statement: str) -> None:
+    with psycopg.connect(url) as connection, pytest.raises(errors.InsufficientPrivilege):
+        connection.execute(statement.encode())
+
+
+def test_without_any_grant_it_is_told_where_to_look(url: str, postgres_server: PostgresServer) -> None:
+    postgres_server.execute(
+        "REVOKE ALL ON SCHEMA sendonce FROM sendonce_app", "least_privilege"
+    )
+    with pytest.raises(StoreUnavailable, match=r"permission denied.*docs/postgresql\.md"):
+        open_store(url, VirtualClock(), inline=True, server_clock=False)
