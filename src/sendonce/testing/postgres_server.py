@@ -106,7 +106,7 @@ class PostgresServer:
 
     @property
     def pid(self) -> int:
-        """Of the server's first process, the parent of all others. Raises `StoreUnavailable` when it is down."""
+        """Of the first process, the parent of all others. Raises `StoreUnavailable` when it is down."""
         process = self._process()
         if process is None:
             raise StoreUnavailable(f"PostgreSQL in {self.folder} does not run")
