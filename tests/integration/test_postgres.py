@@ -358,13 +358,32 @@ def test_a_server_that_is_restarted_is_found_again() -> None:
         server.stop(immediate=True)
         down = store.write(count).exception(WITHIN_S)
         assert isinstance(down, StoreUnavailable)
-        assert "cannot be reached" in str(down)
+        assert "be reached" in str(down)
         with pytest.raises(StoreUnavailable, match="cannot be reached"):
             counted(store)
         server.start()
         assert counted(store) == 20
         assert store.write(count).result(WITHIN_S) == 21
         store.close()
+
+
+def test_a_server_that_is_away_is_not_tried_for_each_unit_that_waits(
+    line: Line, over_the_line: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where packets vanish, each try takes many seconds; those who wait must hear of it before."""
+    monkeypatch.setattr(postgres, "AWAY_S", 60.0)
+    line.refusing = True
+    over_the_line._writing._connection.close()
+    assert isinstance(over_the_line.write(count).exception(WITHIN_S), StoreUnavailable)
+    tries = line.tries
+    for _ in range(20):
+        refused = over_the_line.write(count).exception(WITHIN_S)
+        assert isinstance(refused, StoreUnavailable)
+        assert "a moment ago" in str(refused)
+    assert line.tries == tries
+    line.refusing = False
+    over_the_line._writing._away_until = 0.0
+    assert over_the_line.write(count).result(WITHIN_S) == 2
 
 
 # A commit whose answer is lost
@@ -388,6 +407,7 @@ class Line:
         self.port = self._listener.getsockname()[1]
         self.cut = Cut.NOTHING
         self.refusing = False
+        self.tries = 0
         self._late: list[tuple[socket.socket, bytes]] = []
         self._said = bytearray()  # by the server, after a cut
         self._heard = threading.Condition()
@@ -414,6 +434,7 @@ class Line:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            self.tries += 1
             if self.refusing:
                 client.close()
                 continue
@@ -505,6 +526,7 @@ def test_a_commit_that_nobody_can_be_asked_about_is_unknown(
     line: Line, over_the_line: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "ASK_S", 0.1)
+    monkeypatch.setattr(postgres, "AWAY_S", 0.0)
     line.cut = Cut.ANSWER
     line.refusing = True
     unknown = over_the_line.write(count).exception(WITHIN_S)

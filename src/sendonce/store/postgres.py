@@ -36,7 +36,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
-from sendonce.core.errors import CommitUnknown, ConfigError
+from sendonce.core.errors import CommitUnknown, ConfigError, StoreUnavailable
 from sendonce.ports.clock import Clock
 from sendonce.ports.store import Tx
 from sendonce.store import deliveries, reminders
@@ -62,6 +62,8 @@ IDLE_S: Final = 10.0
 READ_S: Final = 300.0
 ASK_S: Final = 15.0
 """How long to ask about a commit whose answer was lost: a restart of the server takes less."""
+AWAY_S: Final = 0.05
+"""A server that was just not reached is not tried for each unit that waits: a try may take `CONNECT_S`."""
 READERS_MAX: Final = 4
 DAY_US: Final = 86_400_000_000
 
@@ -371,6 +373,7 @@ class _Writing:
         self._backend: tuple[Any, ...] | None = (
             None  # who at the server runs the open transaction, and since when
         )
+        self._away_until = 0.0
         self._units = 0
         self.in_unit = False
         settings = target.settings(lock_s=LOCK_S, statement_s=STATEMENT_S, idle_s=IDLE_S)
@@ -397,11 +400,17 @@ class _Writing:
     # Transactions
 
     def begin(self) -> None:
+        connected = not self._connection.closed
+        if not connected and time.monotonic() < self._away_until:
+            raise StoreUnavailable(f"{self._target.where} could not be reached a moment ago")
         with translated(self._target.where):
             try:
                 self._begin_once()
             except psycopg.OperationalError:
                 if not self._connection.closed:
+                    raise
+                if not connected:
+                    self._away_until = time.monotonic() + AWAY_S
                     raise
                 self._begin_once()  # the connection was lost while nobody used it
 
