@@ -33,6 +33,7 @@ class Fault(StrEnum):
     STORE_ERROR = "store error"
     LOST_COMMIT_ACK = "lost commit acknowledgement"
     SLOW_COMMIT = "slow commit"
+    DAMAGED_TEXT = "stored text damaged for a while"
     STORE_AWAY = "store away for one process"
     # The network
     NO_CONNECTION = "no connection"
@@ -95,6 +96,7 @@ _STORE: Final = {
     Fault.STORE_ERROR: 0.005,
     Fault.LOST_COMMIT_ACK: 0.015,
     Fault.SLOW_COMMIT: 0.02,
+    Fault.DAMAGED_TEXT: 0.02,
     Fault.STORE_AWAY: 0.02,
 }
 _NETWORK: Final = {

@@ -22,7 +22,7 @@ from sendonce.core.policy import Policy
 from sendonce.core.reminder import DEFAULT_TENANT, Asked
 from sendonce.pipeline import cancel, consent, pause, redrive, resolve
 from sendonce.pipeline.intake import UNDONE, Mode, admit
-from sendonce.ports.store import Store, StoredTemplate, Tx
+from sendonce.ports.store import Content, Store, StoredTemplate, Tx
 from sendonce.preparation import prepare
 from sendonce.template_book import TemplateBook
 from sendonce.testing.simulator.checks import Seen
@@ -52,6 +52,8 @@ _LATER_WEIGHT: Final = {
 
 _DOUBTS: Final = (Event.UNKNOWN, Event.CLAIMED, Event.KEY_DIED, Event.NOT_SENT, Event.ASSUMED_SENT)
 """After these, somebody may ask the provider by telephone, and bring a receipt."""
+_STORED: Final = frozenset({State.QUEUED, State.RECONCILING})
+"""While it stands so, its stored text is needed once more."""
 _WORDS: Final = {
     Fault.SAY_SENT_PROVEN: resolve.Word.SENT,
     Fault.SAY_SENT: resolve.Word.SENT,
@@ -74,6 +76,8 @@ class People:
     step_clock: Callable[[float], None]
     asked: dict[str, Asked] = field(default_factory=dict)
     _due_s: dict[str, float] = field(default_factory=dict)
+    _sound: dict[tuple[int, int], Content] = field(default_factory=dict)
+    _over: bool = False
 
     # Callers
 
@@ -160,6 +164,9 @@ class People:
             self.step_clock(-60.0)
         if event is Event.HELD and self.dice.chance(f"{place} mended") < 0.5:
             self._soon(place, self._resume(pause.Target(pause.Scope.ACCOUNT, shadow.account)))
+        if state in _STORED and self._strikes(Fault.DAMAGED_TEXT, place, key, weight):
+            self._soon(place, self._damage(key))
+            self.do(self.dice.between(f"{place} put back", 1.0, 15.0), self.put_back)
         if state in DEAD_LETTERS:
             self._redrive(place, key)
         if state is State.UNCERTAIN:
@@ -203,6 +210,21 @@ class People:
             consent.record(store, [said], policy=self.policy, actor=ACTOR)
 
         return deed
+
+    def _damage(self, key: str) -> Deed:
+        """What was frozen cannot be read any more; until somebody puts the right bytes back."""
+
+        def unit(tx: Tx) -> None:
+            # One that comes late, when all has been put back, does no harm any more.
+            for row in [] if self._over else tx.deliveries.by_keys([(DEFAULT_TENANT, key)]):
+                for content in tx.contents.get([(row.id, row.standing.version)]).values():
+                    self._sound.setdefault((content.delivery_id, content.version), content)
+                    tx.contents.put([replace(content, payload="{")])
+
+        return lambda store, book: store.write(unit).result()
+
+    def put_back(self, store: Store, book: TemplateBook) -> None:
+        store.write(lambda tx: tx.contents.put(list(self._sound.values()))).result()
 
     # Operators
 
@@ -282,6 +304,7 @@ class People:
 
     def resume_all(self) -> None:
         """When the bad days are over."""
+        self._over = True
         for name in self.policy.accounts:
             self.do(0.0, self._resume(pause.Target(pause.Scope.ACCOUNT, name)))
         for channel in self.policy.channels:
@@ -290,6 +313,7 @@ class People:
             self.do(0.0, self._resume(pause.Target(pause.Scope.GROUP, f"g{number}")))
         self.do(0.0, self._resume(pause.Target(pause.Scope.SCHEDULER)))
         self.do(0.0, self.add_template("{{ name }}"))
+        self.do(0.0, self.put_back)
 
     def add_template(self, body: str) -> Deed:
         """The next version of the one template, for both channels."""
