@@ -693,6 +693,10 @@ STATEMENTS = expand(
 PLANS = {
     "view_scheduled_total": "COVERING INDEX delivery_pending",
     "view_scheduled": "INDEX delivery_pending",
+    "view_held": "INDEX delivery_pending (next_at<?)",
+    "view_progress_put_off": "INDEX delivery_pending (next_at>? AND next_at<?)",
+    "backlog_open": "INDEX delivery_attention (state=?)",
+    "delivery_matching_held_queued": "INDEX delivery_waiting",
     "view_ready": "INDEX delivery_ready",
     "view_waiting": "INDEX delivery_waiting",
     "view_attention": "INDEX delivery_attention",

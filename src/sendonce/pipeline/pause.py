@@ -145,9 +145,7 @@ def resume(
     if target.scope not in (Scope.CHANNEL, Scope.GROUP):
         return done
     woken = 0
-    after: int | None = 0 if over_us else None
-    while after is not None:
-        step, after = store.write(partial(_give_turns, target, policy, actor, after)).result()
+    while over_us and (step := store.write(partial(_give_turns, target, policy, actor)).result()):
         woken += step
         progress(woken)
     while step := store.write(lambda tx: _wake(tx, target)).result():
@@ -296,9 +294,9 @@ def _spread(tx: Tx, target: Target, policy: Policy, over_us: int) -> int:
     return held.total()
 
 
-def _give_turns(target: Target, policy: Policy, actor: str, after: int, tx: Tx) -> tuple[int, int | None]:
-    """One unit: a turn for each of the next queued rows that the pause put off. How many, and where to go
-    on; None: there are no more."""
+def _give_turns(target: Target, policy: Policy, actor: str, tx: Tx) -> int:
+    """One unit: a turn for each of the next queued rows that the pause put off. How many; 0: no more, since
+    who has a turn is no longer put off by the pause."""
     chosen = {
         "scope": target.scope.value,
         "name": target.stored_name,
@@ -306,7 +304,7 @@ def _give_turns(target: Target, policy: Policy, actor: str, after: int, tx: Tx) 
         "now": tx.now,
         "until": _held_until(tx),
     }
-    rows = tx.deliveries.matching("held_queued", chosen, TURNS_MAX, after)
+    rows = tx.deliveries.matching("held_queued", chosen, TURNS_MAX, after=0)
     turns = CatchUp(tx, policy)
     # A key that is dying does not wait.
     moves = [
@@ -315,7 +313,7 @@ def _give_turns(target: Target, policy: Policy, actor: str, after: int, tx: Tx) 
     turns.save()
     moved = tx.deliveries.move(moves)
     assert all(moved), "rows locked in this unit cannot have moved"
-    return len(rows), rows[-1].id if len(rows) == TURNS_MAX else None
+    return len(rows)
 
 
 def _later(tx: Tx, row: Delivery, policy: Policy, actor: str, at: int) -> Move:

@@ -252,8 +252,8 @@ class Deliveries(Protocol):
         """A page of deliveries by one of the named selections, in order of id, above id `after`.
 
         `what`: "reminder", "customer", "group", "import" (what it created), "source_missing", "pending",
-        "held_queued" (by a pause), "address", "address_open", "state", "receipt"; `value` holds the
-        parameters of that statement.
+        "held_queued" (by a pause; always the first of them), "address", "address_open", "state", "receipt";
+        `value` holds the parameters of that statement.
         """
         ...
 

@@ -131,12 +131,16 @@ UPDATE delivery SET next_at = :now WHERE id IN (
       AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name
     ORDER BY next_at LIMIT :limit);
 
--- What is queued and was put off by a pause, for a resume that gives it turns.
+-- What is queued and was put off by a pause, for a resume that gives it turns: those that waited longest, by
+-- the index of what waits; then in order of id, as all rows are locked. Whose turn is given leaves it, so it
+-- has no pages.
 -- name: delivery_matching_held_queued
-SELECT {delivery} FROM delivery
-WHERE ready < 0 AND next_at > :now AND next_at <= :until AND reason = :reason
-  AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name
-  AND id > :after ORDER BY id LIMIT :limit {for_update};
+SELECT {delivery} FROM delivery WHERE id IN (
+    SELECT id FROM delivery
+    WHERE ready < 0 AND next_at > :now AND next_at <= :until AND reason = :reason
+      AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name
+    ORDER BY next_at, id LIMIT :limit)
+ORDER BY id {for_update};
 
 -- name: delivery_note
 UPDATE delivery SET seq = :seq, head = :head WHERE id = :id AND seq = :from_seq;
