@@ -590,3 +590,27 @@ def test_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:
         os.umask(before)
     assert modes == dict.fromkeys(("private.db", "private.db-wal", "private.db-shm"), 0o600)
     assert path.stat().st_mode & 0o777 == 0o640
+
+
+# Ids of new rows
+
+
+def test_ids_of_new_rows_are_said_without_returning() -> None:
+    """In every insertion that gives one; and they are the ids that the rows have, with other tables between."""
+    store = open_store("sqlite://:memory:", VirtualClock(), inline=True)
+    connection = store._inline
+    assert connection is not None
+    giving = {name for name, text in raw_statements().items() if "RETURNING" in text}
+    assert set(connection._making) == giving >= {"reminder_insert", "delivery_insert"}
+    assert not any("RETURNING" in text for text, _ in connection._making.values())
+
+    def unit(tx: Tx) -> None:
+        for n in range(3):
+            names = [f"r-{n}{m}" for m in range(4)]
+            ids = tx.deliveries.insert([new(name) for name in names])
+            assert [(row.id, row.key) for row in tx.deliveries.by_ids(ids)] == [
+                (id_, f"{name}:c:email") for id_, name in zip(ids, names, strict=True)
+            ]
+            tx.runs.begin_import("t", "", f"file-{n}", "test")
+
+    store.write(unit).result()
