@@ -596,7 +596,7 @@ def test_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:
 
 
 def test_ids_of_new_rows_are_said_without_returning() -> None:
-    """In every insertion that gives one; and they are the ids that the rows have, with other tables between."""
+    """In every insertion that gives one; they are the ids that the rows have, with other tables between."""
     store = open_store("sqlite://:memory:", VirtualClock(), inline=True)
     connection = store._inline
     assert connection is not None
