@@ -37,7 +37,8 @@ class StoreTable:
     """Where everything is kept."""
 
     url: StoreUrl | None = setting(
-        "`sqlite:///NAME.db` is a file beside the configuration, `sqlite:////PATH.db` an absolute path. "
+        "`sqlite:///NAME.db` is a file beside the configuration, `sqlite:////PATH.db` an absolute path, "
+        "`postgresql://USER@HOST/NAME` a database ([PostgreSQL](postgresql.md)). "
         "Not set: `sqlite:///sendonce.db`. A URL with a password must be `env:NAME` or `file:PATH`.",
         kind=kinds.STORE_URL,
         default=None,
