@@ -6,8 +6,8 @@
         client.schedule([{"reminder": "shipment-4821", "customer": "customer-73", "due": "in 2h",
                           "template": "shipped", "email": "ann@example.com"}])
 
-`Client` is what programs use; the rest of the package is for those who build on it. Errors form one tree
-under `SendonceError`.
+`Client` is what programs use, and on PostgreSQL `schedule` inside a transaction of their own; the rest of the
+package is for those who build on it. Errors form one tree under `SendonceError`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ if TYPE_CHECKING:
     from sendonce.client import Result as Result
     from sendonce.core.errors import SendonceError as SendonceError
     from sendonce.core.reminder import Asked as Asked
+    from sendonce.outbox import schedule as schedule
 
     __version__: str
 
-__all__ = ["Asked", "Client", "Result", "SendonceError", "__version__"]
+__all__ = ["Asked", "Client", "Result", "SendonceError", "__version__", "schedule"]
 
 _HOMES = {
     "Asked": "sendonce.core.reminder",
     "Client": "sendonce.client",
     "Result": "sendonce.client",
     "SendonceError": "sendonce.core.errors",
+    "schedule": "sendonce.outbox",
 }
 
 

@@ -24,6 +24,7 @@ from sendonce.core.pacing import GateLimits
 from sendonce.core.policy import Policy
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.pipeline.alarm import LOOK_S, overdue, sound, stranded
+from sendonce.pipeline.collector import Collector
 from sendonce.pipeline.heartbeat import Heartbeat, Name
 from sendonce.pipeline.leader import Leader
 from sendonce.pipeline.pruner import LOOK_S as PRUNE_LOOK_S
@@ -121,6 +122,9 @@ class App:
         follow_zone_rules(self.store, self.policy, zone_rules())
         return Scheduler(self.store, self.policy, self.book, process=self.process)
 
+    def collector(self) -> Collector:
+        return Collector(self.store, self.policy, self.book)
+
     def worker(
         self,
         *,
@@ -182,6 +186,15 @@ class App:
             timer = Poller("scheduler", one_pass, on_error=on_error)
             tasks.append(asyncio.create_task(timer.run(), name="scheduler"))
             stops.append(timer.stop)
+            collector = self.collector()
+
+            async def collect() -> float:  # by those that stand by too: they share the work
+                done = await asyncio.to_thread(collector.run, stopping=stopping.is_set)
+                return self.settings.pass_every_s if done.complete else 0.0
+
+            taking_in = Poller("collector", collect, on_error=on_error)
+            tasks.append(asyncio.create_task(taking_in.run(), name="collector"))
+            stops.append(taking_in.stop)
         heart: Heartbeat | None = None
         if not work:  # a worker beats for itself
             name = Name(self.process, role, socket.gethostname(), os.getpid())

@@ -168,6 +168,12 @@ IMPORT_FINISHED: Final = Event(
         "took_s",
     ),
 )
+OUTBOX_PARKED: Final = Event(
+    "outbox_parked",
+    "What an application scheduled in its own transaction cannot be taken in: see `sendonce outbox list`.",
+    WARNING,
+    ("tenant", "intake_id", "reason"),
+)
 
 PASS_FINISHED: Final = Event(
     "pass_finished",
@@ -318,6 +324,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "examined": "rows looked at",
     "finding": "what the provider said to a look-up",
     "import_id": "the import, which is a group",
+    "intake_id": "its number in `sendonce outbox list`",
     "invalid": "rows that were refused; the import's report says why",
     "lag_s": "how far the high-water mark is behind the clock",
     "lanes": "calls that may be open at once",

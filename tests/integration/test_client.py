@@ -222,3 +222,8 @@ def test_the_package_loads_nothing_until_it_is_asked_to() -> None:
     assert Result.__module__ == "sendonce.client"
     with pytest.raises(AttributeError, match="no attribute 'Clinet'"):
         _ = sendonce.Clinet
+
+
+def test_a_reminder_without_an_id_is_one_that_is_wrong(client: Client) -> None:
+    (result,) = client.schedule([{"due": "now", "template": "pay", "email": "ann@example.com"}])
+    assert (result.verdict, result.field) == (Verdict.INVALID, "reminder")

@@ -231,6 +231,21 @@ class Pause:
     at: int
 
 
+@value
+class HandedIn:
+    """What an application asked for inside its own transaction, and nobody has taken in yet.
+
+    body      JSON: the reminder, as it was asked for
+    asked_at  a calendar instant; `asked_by` is the application's database user
+    """
+
+    id: int
+    tenant: str
+    body: str
+    asked_at: int
+    asked_by: str
+
+
 class Deliveries(Protocol):
     def insert(self, new: Sequence[NewDelivery]) -> list[int]:
         """Insert as SCHEDULED, each with its first entry; returns ids in order."""
@@ -437,6 +452,36 @@ class Processes(Protocol):
         ...
 
 
+class Intake(Protocol):
+    """What applications handed in. Only a store inside an application's database is ever given any: on
+    another one this is empty."""
+
+    def waiting(self, limit: int) -> list[HandedIn]:
+        """The first that wait, in order of id, not locked. By their state and by no mark: a transaction that
+        commits late is seen, however low its ids are."""
+        ...
+
+    def lock(self, ids: Sequence[int]) -> set[int]:
+        """Which of these still wait, locked for this unit; those that others hold are left out."""
+        ...
+
+    def remove(self, ids: Sequence[int]) -> None:
+        """They are taken in: to be called in the unit that does it."""
+        ...
+
+    def park(self, parked: Sequence[tuple[int, str, str]]) -> None:
+        """Put (id, field, why) aside: it waits no more, until somebody says so."""
+        ...
+
+    def retry(self, ids: Sequence[int]) -> int:
+        """Let parked ones wait again; how many there were."""
+        ...
+
+    def drop(self, ids: Sequence[int]) -> int:
+        """Forget parked ones; how many there were."""
+        ...
+
+
 class Runs(Protocol):
     """Passes, imports, pauses, the mark: what is remembered about runs."""
 
@@ -496,6 +541,8 @@ class Tx(Protocol):
     def processes(self) -> Processes: ...
     @property
     def runs(self) -> Runs: ...
+    @property
+    def intake(self) -> Intake: ...
 
     def meta(self, name: str) -> str | None: ...
 

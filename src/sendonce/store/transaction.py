@@ -8,6 +8,7 @@ from functools import cached_property
 from sendonce.ports.store import Row
 from sendonce.store.deliveries import SqlDeliveries
 from sendonce.store.gates import SqlCalls, SqlGates
+from sendonce.store.intake import SqlIntake
 from sendonce.store.reminders import SqlContents, SqlReminders, SqlTemplates
 from sendonce.store.runs import SqlPreferences, SqlProcesses, SqlRuns
 from sendonce.store.session import Session
@@ -56,6 +57,10 @@ class SqlTx:
     @cached_property
     def runs(self) -> SqlRuns:
         return SqlRuns(self._session, self.now)
+
+    @cached_property
+    def intake(self) -> SqlIntake:
+        return SqlIntake(self._session)
 
     def meta(self, name: str) -> str | None:
         rows = self._session.rows("meta_get", {"name": name})

@@ -161,6 +161,20 @@ CREATE TABLE outbox (
     PRIMARY KEY (delivery_id, epoch)
 );
 
+-- What applications asked for inside their own transactions and nobody has taken in yet. Only PostgreSQL has
+-- what fills it: see docs/outbox.md.
+CREATE TABLE intake (
+    id       {id},
+    tenant   TEXT   NOT NULL,
+    body     TEXT   NOT NULL,         -- JSON: the reminder, as it was asked for
+    asked_at BIGINT NOT NULL,         -- calendar
+    asked_by TEXT   NOT NULL,         -- the database user of the application
+    parked   BIGINT NOT NULL,         -- 1: it cannot be taken in as it is, and waits for somebody
+    field    TEXT   NOT NULL,         -- what is wrong with it
+    why      TEXT   NOT NULL
+);
+CREATE INDEX intake_waiting ON intake (id) WHERE parked = 0;
+
 CREATE TABLE ledger (
     id          {id},
     delivery_id BIGINT NOT NULL,
