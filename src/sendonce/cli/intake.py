@@ -243,7 +243,7 @@ def undo(
 
 @contextmanager
 def _saying_how_far(screen: Screen) -> Iterator[Callable[[Report], None]]:
-    """Say what is in where the store fails on the way: it stays, and the same file goes on from there."""
+    """Say what is in where the store or a Ctrl-C ends it: it stays, and the same file goes on from there."""
     heard: list[Report] = []
 
     def hear(so_far: Report) -> None:
@@ -251,11 +251,11 @@ def _saying_how_far(screen: Screen) -> Iterator[Callable[[Report], None]]:
 
     try:
         yield hear
-    except StoreError:
+    except (StoreError, KeyboardInterrupt):
         taken = sum(so_far.counts[name] for so_far in heard for name in ("accepted", "revised"))
         screen.note(
-            f"{counted(taken, 'reminder')} taken in before it stopped: import the same file again, and it "
-            "goes on from there",
+            f"at least {counted(taken, 'reminder')} taken in before it stopped: import the same file again, "
+            "and it goes on from there",
             style=CARE,
         )
         raise
