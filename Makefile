@@ -66,7 +66,7 @@ upgrade: UPGRADE := --upgrade
 upgrade: lock ## the same, with the newest releases
 
 clean: ## remove everything that was made here
-	@rm -rf .venv build dist .demo .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv build dist .demo .bench .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 simulate: $(READY) ## prove it in a simulated world; ARGS="--seeds 1-1000 --faults storm" says how much

@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import drain, future, import_file, machine, memory, pacing, reaction
+from bench import drain, future, import_file, machine, memory, pacing, peers, reaction
 from bench.measurement import Measurement, Result, Scale
 
 MEASUREMENTS: dict[str, Measurement] = {
@@ -19,6 +19,7 @@ MEASUREMENTS: dict[str, Measurement] = {
         memory.MEASUREMENT,
         pacing.MEASUREMENT,
         reaction.MEASUREMENT,
+        peers.MEASUREMENT,
     )
 }
 STORES = ("sqlite", "postgresql")

@@ -33,6 +33,7 @@ from sendonce.table_file import TableFile
 from sendonce.testing.postgres_server import PostgresServer
 
 STOP_S: Final = 30.0
+SERVER_MB: Final = 512
 TEMPLATE: Final = "Hello {{ name }}, your parcel {{ parcel }} arrives today. [ref:{{ delivery_key }}]"
 
 
@@ -54,7 +55,7 @@ def sendonce(account: Account, store: str = "sqlite") -> Iterator[Subject]:
         if store == "sqlite":
             yield Subject(Path(folder), account)
         else:
-            server = stack.enter_context(PostgresServer(durable=True))
+            server = stack.enter_context(PostgresServer(durable=True, memory_mb=SERVER_MB))
             yield Subject(Path(folder), account, server)
 
 
@@ -84,6 +85,8 @@ class Subject:
             report = self.take_in(app, self.rows_file(count, due=due))
             assert report.deliveries == count, report.problems[:3]
             publish(app)
+        if self.server is not None:
+            self.server.execute("ANALYZE")  # as a server does by itself, but not within the first minute
 
     def rows_file(self, count: int, *, due: str = "now") -> Path:
         """A CSV file of `count` rows for one channel, each to a customer of its own."""

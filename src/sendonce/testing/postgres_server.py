@@ -40,12 +40,14 @@ _WATCH: Final = '"$@" <&- & server=$!; read -r _; kill -INT "$server" 2>/dev/nul
 
 class PostgresServer:
     """See the module text. `durable`: flush to disk as a real one does; without it, a power cut may lose all.
+    `memory_mb`: its `shared_buffers`.
 
     Raises `StoreUnavailable` when there are no programs, or the server does not start.
     """
 
-    def __init__(self, *, durable: bool = False) -> None:
+    def __init__(self, *, durable: bool = False, memory_mb: int = 64) -> None:
         self._durable = durable
+        self._memory_mb = memory_mb
         self._account = pwd.getpwnam(_NOBODY) if os.getuid() == 0 else None
         self.folder = Path(tempfile.mkdtemp(prefix="sendonce-pg-", dir=_short_temporary()))
         if self._account is not None:
@@ -65,7 +67,7 @@ class PostgresServer:
             f"unix_socket_directories={self.folder}",
             "listen_addresses=",
             "max_connections=200",
-            "shared_buffers=64MB",
+            f"shared_buffers={self._memory_mb}MB",
             *(() if self._durable else _FAST),
         ]
         command = [str(self._binaries / "postgres"), "-D", str(self._data)]
