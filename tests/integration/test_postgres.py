@@ -540,6 +540,20 @@ def test_a_commit_that_nobody_can_be_asked_about_is_unknown(
     assert over_the_line.write(count).result(WITHIN_S) == 4
 
 
+def test_asking_writes_also_where_the_commit_happened(postgres_url: str) -> None:
+    """Where a standby has to have each commit, the question waits for it, and so for the commit before it."""
+    store = opened(postgres_url)
+    store.write(count).result()
+    with raw(postgres_url) as connection:
+        before = connection.execute("SELECT xmin::text, number FROM writer").fetchall()
+        assert store._writing._ask(before[0][1])
+        after = connection.execute("SELECT xmin::text, number FROM writer").fetchall()
+    assert after[0][0] != before[0][0]
+    assert after[0][1] == before[0][1]
+    assert store.write(count).result() == 2
+    store.close()
+
+
 def test_a_writer_whose_row_is_gone_takes_a_new_one(postgres_url: str) -> None:
     store = opened(postgres_url)
     store.write(count).result()

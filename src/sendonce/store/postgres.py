@@ -377,10 +377,10 @@ class _Writing:
         self._units = 0
         self.in_unit = False
         settings = target.settings(lock_s=LOCK_S, statement_s=STATEMENT_S, idle_s=IDLE_S)
-        self._settings = f"SELECT {settings}"
+        self._settings = f"SELECT {settings}, {_durable()}"
         self._begin = (
             f"BEGIN ISOLATION LEVEL READ COMMITTED; "
-            f"SELECT {settings}, {_durable()}, pg_backend_pid(), now()::text, {_time(target)}"
+            f"{self._settings}, pg_backend_pid(), now()::text, {_time(target)}"
         )
         self._connection: Connection
         self._session: PostgresSession
@@ -595,12 +595,16 @@ class _Writing:
             raise RunAgain from ours(error, self._target.where)
 
     def _ask(self, number: int) -> bool:
-        """Whether commit `number` happened; where it did not, it cannot happen any more."""
+        """Whether commit `number` happened; where it did not, it cannot happen any more.
+
+        The row is written in either case: where a standby has to have a commit before it is answered, this
+        one waits for that, and what it found was before it.
+        """
         rows = self._simple(
-            f"BEGIN; {self._settings}; "
-            f"UPDATE writer SET number = {number + 1} WHERE id = '{self._id}' AND number = {number - 1}; "
-            f"COMMIT; SELECT coalesce((SELECT number FROM {self._target.table('writer')} "
-            f"WHERE id = '{self._id}'), -1)"
+            f"BEGIN; {self._settings}; WITH asked AS (UPDATE writer SET number = "
+            f"CASE number WHEN {number - 1} THEN {number + 1} ELSE number END "
+            f"WHERE id = '{self._id}' RETURNING number) "
+            "SELECT coalesce((SELECT number FROM asked), -1); COMMIT"
         )
         found = int(rows[0])
         if found < 0:  # on a server that took over without it; the commit is not there either
