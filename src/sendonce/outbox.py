@@ -21,6 +21,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import date, datetime
+from inspect import isawaitable
 from typing import Any, Final, Literal, Protocol, overload
 
 from sendonce.asking import asked_of_mapping
@@ -253,7 +254,7 @@ def _over_sqlalchemy(connection: Any, call: _Call) -> int | Awaitable[int]:
     _check_database(bound.dialect.name)
     statement = text(call.text(":reminders", ":on_error"))
     answer = connection.execute(statement, {"reminders": call.reminders, "on_error": call.on_error})
-    return _scalar_later(answer) if hasattr(connection, "run_sync") else int(answer.scalar_one())
+    return _scalar_later(answer) if isawaitable(answer) else int(answer.scalar_one())
 
 
 async def _scalar_later(answer: Awaitable[Any]) -> int:
