@@ -35,7 +35,7 @@ from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.retry import WAIT_MAX_S, wait_s
 from sendonce.core.value import value
 from sendonce.moves import move_on, note
-from sendonce.pipeline.attempt import Attempted
+from sendonce.pipeline.attempt import Attempted, Claim
 from sendonce.ports.store import Course, Delivery, Move, Tx
 from sendonce.telemetry import tell
 from sendonce.withdrawal import withdraw_refused
@@ -48,7 +48,9 @@ def settle(
 
     `chance` draws from [0, 1) for backoff.
     """
+    # Locks in one order: gates, preferences, deliveries.
     _tell_gates(tx, attempts, chance)
+    _remember_refusals(tx, attempts)
     states: list[State] = []
     for group in _side_by_side(sorted(attempts, key=lambda attempt: attempt.claim.delivery_id)):
         # Most rows still stand as their claims left them, and are not read again.
@@ -59,7 +61,7 @@ def settle(
         states += (next(late) if state is None else state for state in settled)
         for attempt in group:
             if _suppresses(attempt.outcome):
-                _suppress(tx, attempt, attempt.outcome, policy)
+                _take_back(tx, attempt.claim, policy)
     tx.calls.close([(a.claim.delivery_id, a.claim.epoch) for a in attempts])
     return states
 
@@ -321,33 +323,44 @@ def _settle_late(tx: Tx, row: Delivery, attempt: Attempted, policy: Policy, proc
     return row.standing.state
 
 
-def _suppress(tx: Tx, attempt: Attempted, outcome: Rejected, policy: Policy) -> None:
-    """The provider said that this address must not be tried again: remember it, and take back what else
-    was planned for it, in the same unit.
+def _remember_refusals(tx: Tx, attempts: Sequence[Attempted]) -> None:
+    """The provider said of these addresses that they must not be tried again.
 
     Who replied STOP may come back by an explicit opt-in; an address that does not exist cannot.
     """
-    claim = attempt.claim
-    actor = f"provider:{claim.account}"
+    records = [
+        _record(attempt.claim, attempt.outcome, tx.now)
+        for attempt in attempts
+        if _suppresses(attempt.outcome)
+    ]
+    if records:
+        tx.preferences.put(sorted(records, key=lambda record: str(record["address_tag"])))
+
+
+def _record(claim: Claim, outcome: Rejected, now: int) -> dict[str, int | str]:
     kind = Kind.OPT_OUT if outcome.reason is Reason.OPTED_OUT else Kind.SUPPRESSED
-    tx.preferences.put(
-        [
-            {
-                "tenant": claim.tenant,
-                "channel": claim.channel.value,
-                "address_tag": claim.address_tag,
-                "category": ANY_CATEGORY,
-                "kind": kind.value,
-                "at": tx.now,
-                "source": "provider",
-                "evidence": f"{claim.account}: {outcome.code}",
-                "masked": "",
-                "actor": actor,
-            }
-        ]
-    )
+    return {
+        "tenant": claim.tenant,
+        "channel": claim.channel.value,
+        "address_tag": claim.address_tag,
+        "category": ANY_CATEGORY,
+        "kind": kind.value,
+        "at": now,
+        "source": "provider",
+        "evidence": f"{claim.account}: {outcome.code}",
+        "masked": "",
+        "actor": _provider(claim),
+    }
+
+
+def _take_back(tx: Tx, claim: Claim, policy: Policy) -> None:
+    """What else was planned for an address that was refused, in the same unit."""
     address = (claim.tenant, claim.channel.value, claim.address_tag)
-    withdraw_refused(tx, [address], policy=policy, actor=actor)
+    withdraw_refused(tx, [address], policy=policy, actor=_provider(claim))
+
+
+def _provider(claim: Claim) -> str:
+    return f"provider:{claim.account}"
 
 
 def _timing(attempt: Attempted) -> dict[str, Value]:
