@@ -140,7 +140,10 @@ def import_rows(
     no source, and `StoreUnavailable`: then run it again, what was done is found unchanged.
     """
     if cancel_missing and not source:
-        raise InvalidInput("cancel-missing needs the name of the source that the file lists", field="source")
+        raise InvalidInput(
+            "cancel-missing needs the name of the source that the file lists: give --source NAME",
+            field="source",
+        )
     templates = book or TemplateBook(from_store(store))
     templates.refresh()
     run = _Run(
@@ -483,7 +486,7 @@ def undo(
     reason = check_reason(reason)
     runs = store.read(lambda tx: tx.rows("import_get", id=import_id))
     if not runs or runs[0]["tenant"] != tenant:
-        raise NotFound(f"no import {import_id} in tenant {tenant}: see the list of imports")
+        raise NotFound(f"no import {import_id} in tenant {tenant}: `sendonce import --list` shows them")
     undone = Undone(import_id)
     created = _take_back(store, undone, policy, actor, progress)
     _restore(store, undone, created, policy, actor, progress)
