@@ -13,6 +13,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 _NO_ENCRYPTION = (80_877_103, 80_877_104)  # asked for TLS or GSSAPI
@@ -33,6 +34,8 @@ class Pooler:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the waiting for another client
         self._listener.close()
         for server in self._made:
             server.close()

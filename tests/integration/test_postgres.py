@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
@@ -281,10 +281,11 @@ def test_waking_leaves_alone_what_somebody_holds(postgres_url: str) -> None:
     held, free = add(one, new("a"), new("b"))
     for row in (held, free):
         one.write(partial(wait, id_=row.id)).result()
-    with lock_held(other, held.id):
+    with lock_held(other, held.id) as holder:
         one.write(lambda tx: tx.deliveries.wake("acc", 2**60)).result()
         ready = one.read(lambda tx: tx.deliveries.ready("acc", retries=False, limit=9))
         assert [row.id for row in ready] == [free.id]
+    holder.result(WITHIN_S)
     one.write(lambda tx: tx.deliveries.wake("acc", 2**60)).result()
     assert len(one.read(lambda tx: tx.deliveries.ready("acc", retries=False, limit=9))) == 2
     one.close()
@@ -414,6 +415,8 @@ class Line:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the waiting for another client
         self._listener.close()
         for server, _ in self._late:
             server.close()

@@ -647,6 +647,7 @@ class _Readers:
         self._prepare = True
         self._statements = _statements(reading=True)
         self._free: list[Connection] = []
+        self._closed = False
         self._places = threading.BoundedSemaphore(READERS_MAX)
         self._here = threading.local()
         settings = target.settings(lock_s=LOCK_S, statement_s=READ_S, idle_s=READ_S)
@@ -665,7 +666,7 @@ class _Readers:
                 except (*FORGOTTEN, psycopg.OperationalError) as error:
                     if isinstance(error, FORGOTTEN) and self._prepare:
                         self._prepare = False
-                        self.close()
+                        self._close_free()
                         connection.close()
                     elif not (kept and connection.closed):
                         raise
@@ -673,6 +674,11 @@ class _Readers:
                     self._give_back(connection)
 
     def close(self) -> None:
+        """What is being read on is closed by who reads."""
+        self._closed = True
+        self._close_free()
+
+    def _close_free(self) -> None:
         while self._free:
             self._free.pop().close()
 
@@ -694,7 +700,9 @@ class _Readers:
             return self._target.connect(prepare=self._prepare)
 
     def _give_back(self, connection: Connection) -> None:
-        if not connection.closed:
+        if self._closed:
+            connection.close()
+        elif not connection.closed:
             self._free.append(connection)
 
 
