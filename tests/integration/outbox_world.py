@@ -42,7 +42,7 @@ class OutboxWorld:
     """See the module text. `dsn` and `schema` are what an application knows of the store."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self.url = url
         self.dsn, self.schema = bare(url)
         self.store = self.another_store()
         self.policy = policy()
@@ -54,7 +54,7 @@ class OutboxWorld:
 
     def another_store(self) -> PostgresStore:
         """The store as another process has it. Close it."""
-        return open_store(self._url, SystemClock(), inline=True)
+        return open_store(self.url, SystemClock(), inline=True)
 
     def add_template(self, name: str, text: str = "Dear {{ name }}") -> None:
         part = StoredTemplate("default", name, 1, Channel.EMAIL, "Due", text, "", name, 0)

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,17 +19,23 @@ from psycopg.types.json import Jsonb
 import sendonce
 from sendonce import telemetry
 from sendonce.asking import FIELD_OF
-from sendonce.core.errors import InvalidInput, StoreUnavailable
+from sendonce.core.errors import InvalidInput, NotFound, StoreUnavailable
 from sendonce.pipeline import collector as collector_module
+from sendonce.pipeline import parked as parked_module
 from sendonce.pipeline.intake import admit
+from sendonce.pipeline.overview import OutboxView, Overview
+from sendonce.pipeline.overview import overview as look
+from sendonce.pipeline.parked import drop, parked, retry
 from sendonce.pipeline.record import lines_of
-from sendonce.ports.store import HandedIn, Tx
+from sendonce.ports.store import HandedIn, Store, Tx
 from sendonce.store import sqlite
 from sendonce.testing.clock import VirtualClock
 from sendonce.testing.postgres_server import PostgresServer
 from tests.integration.outbox_world import FAR, OutboxWorld, reminder
+from tests.way_in import policy
 
 KEY = "r-1:c-1:email"
+PAGE = Path(__file__).parents[2] / "docs/outbox.md"
 
 
 @pytest.fixture
@@ -34,6 +43,10 @@ def shop(postgres_url: str) -> Iterator[OutboxWorld]:
     made = OutboxWorld(postgres_url)
     yield made
     made.close()
+
+
+def overview(store: Store) -> Overview:
+    return store.read(lambda tx: look(tx, policy()))
 
 
 def order(connection: psycopg.Connection[Any], id_: str) -> None:
@@ -222,16 +235,18 @@ def test_one_that_cannot_be_written_is_parked_alone(
     assert "ann@" not in str(parked["why"])
 
 
-def test_a_run_is_bounded_and_says_that_there_is_more(
-    shop: OutboxWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(collector_module, "ROWS_MAX", 60)
+def test_a_run_is_bounded_and_says_that_there_is_more(shop: OutboxWorld) -> None:
+    shop.policy = replace(shop.policy, pass_rows_max=60)
     with shop.connect() as connection:
         schedule(shop, connection, *(reminder(f"r-{n}") for n in range(150)))
     runs = [shop.collect() for _ in range(3)]
     assert [run.complete for run in runs] == [False, True, True]
     assert sum(run.taken for run in runs) == 150
+    with shop.connect() as connection:
+        schedule(shop, connection, *(reminder(f"s-{n}") for n in range(150)))
     assert shop.collector().run(stopping=lambda: True).taken == 0
+    shop.policy = replace(shop.policy, pass_rows_max=10_000, pass_time_max_s=0.0)
+    assert not shop.collect().complete
 
 
 # What is wrong with it, as far as the shape tells: refused by the database, and before it by Python
@@ -472,12 +487,52 @@ def test_a_parked_one_is_retried_or_dropped(shop: OutboxWorld) -> None:
     with shop.connect() as connection:
         schedule(shop, connection, reminder("r-1", template="later"), reminder("r-2", template="never"))
     assert shop.collect().parked == 2
-    first, second = (int(row["id"]) for row in shop.parked())
+    first, second = parked(shop.store)
+    assert [(one.reminder, one.field) for one in (first, second)] == [
+        ("r-1", "template"),
+        ("r-2", "template"),
+    ]
     shop.add_template("later")
-    assert shop.store.write(lambda tx: tx.intake.retry([first, 10**9])).result() == 1
-    assert shop.store.write(lambda tx: tx.intake.drop([first, second])).result() == 1  # the first waits
+    assert retry(shop.store, [first.id], actor="operator:me") == 1
+    with pytest.raises(NotFound, match=r"1 of .* are not parked.*nothing was changed"):
+        drop(shop.store, [first.id, second.id], reason="test", actor="operator:me")
+    with pytest.raises(NotFound):
+        retry(shop.store, [second.id, 10**9], actor="operator:me")
+    assert drop(shop.store, [second.id], reason="a test order", actor="operator:me") == 1
     assert shop.collect().taken == 1
-    assert (set(shop.taken()), shop.parked()) == ({KEY}, [])
+    assert (set(shop.taken()), list(parked(shop.store))) == ({KEY}, [])
+    with shop.connect() as connection:
+        kept = connection.execute(
+            f"SELECT actor, action, target, reason FROM {shop.schema}.audit ORDER BY id".encode()
+        ).fetchall()
+    assert kept == [
+        ("operator:me", "outbox_retry", "", ""),
+        ("operator:me", "outbox_drop", "r-2", "a test order"),
+    ]
+
+
+def test_all_that_is_parked_is_listed_page_by_page(
+    shop: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parked_module, "PAGE", 3)
+    with shop.connect() as connection:
+        call(shop, connection, [{"id": f"r-{n}"} for n in range(7)] + ["not an object"], "park")
+    assert [one.reminder for one in parked(shop.store)] == [*(f"r-{n}" for n in range(7)), ""]
+
+
+def test_the_overview_tells_what_waits_and_what_is_parked(shop: OutboxWorld) -> None:
+    with shop.connect() as connection:
+        schedule(shop, connection, reminder("r-1"), reminder("r-2"))
+        schedule(shop, connection, {}, on_error="park")
+    seen = overview(shop.store)
+    assert (seen.outbox.waiting, seen.outbox.parked, seen.alerts) == (2, 1, ())
+    assert 0 <= seen.outbox.waits_s < 300
+    with shop.connect() as connection:  # no scheduler for ten minutes
+        connection.execute(f"UPDATE {shop.schema}.intake SET asked_at = asked_at - 600000000".encode())
+    assert overview(shop.store).alerts == ("outbox",)
+    shop.collect()
+    seen = overview(shop.store)
+    assert (seen.outbox, seen.alerts) == (OutboxView(waiting=0, waits_s=0.0, parked=1), ())
 
 
 def test_deeply_nested_data_hides_nobody(shop: OutboxWorld) -> None:
@@ -492,17 +547,46 @@ def test_deeply_nested_data_hides_nobody(shop: OutboxWorld) -> None:
     assert (done.taken, done.parked) == (1, 2)
 
 
+def test_the_page_shows_sql_that_works(shop: OutboxWorld) -> None:
+    shop.add_template("shipped")
+    example = next(text for text in written(shop, "sql") if "BEGIN" in text)
+    with shop.connect(autocommit=True) as connection:
+        connection.execute(example.replace("INTO orders", "INTO shop.orders").encode())
+    assert shop.collect().taken == 1
+    assert (shop.orders(), list(shop.taken())) == (["4821"], ["order-4821:customer-73:email"])
+
+
+def test_the_page_shows_a_program_that_works(shop: OutboxWorld) -> None:
+    shop.add_template("shipped")
+    program, *_ = written(shop, "python")
+    for plain, here in (
+        ("orders (id, email) VALUES (%s, %s)", "shop.orders (id) VALUES (%s)"),
+        ('("4821", "ann@example.com"))', '("4821",))'),
+        ("        ],\n    )", f"        ],\n        schema={shop.schema!r},\n    )"),
+    ):
+        assert program.count(plain) == 1
+        program = program.replace(plain, here)
+    exec(program, {"psycopg": psycopg, "DATABASE": shop.dsn})
+    assert shop.collect().taken == 1
+    assert (shop.orders(), list(shop.taken())) == (["4821"], ["order-4821:customer-73:email"])
+
+
 # Who may
+
+
+def written(shop: OutboxWorld, language: str) -> list[str]:
+    """What the page shows, for the schema of this store."""
+    found = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    if language == "sql":
+        return [re.sub(r"\bsendonce\b", shop.schema, text) for text in found]
+    return found
 
 
 @pytest.fixture
 def webshop(shop: OutboxWorld, postgres_server: PostgresServer) -> Iterator[str]:
     """A user of the application, with what docs/outbox.md grants and nothing more; the URL as him."""
-    postgres_server.execute(
-        f"CREATE ROLE webshop LOGIN; GRANT USAGE ON SCHEMA {shop.schema} TO webshop; "
-        f"GRANT EXECUTE ON FUNCTION {shop.schema}.schedule(jsonb, text) TO webshop",
-        "tests",
-    )
+    granting = next(text for text in written(shop, "sql") if "GRANT" in text)
+    postgres_server.execute(f"CREATE ROLE webshop LOGIN; {granting}", "tests")
     yield shop.dsn.replace("postgres@", "webshop@", 1)
     postgres_server.execute("DROP OWNED BY webshop; DROP ROLE webshop", "tests")
 
@@ -569,6 +653,5 @@ def test_on_sqlite_the_intake_is_empty() -> None:
     store = sqlite.open_store("sqlite://:memory:", VirtualClock(), inline=True)
     assert store.read(lambda tx: tx.intake.waiting(10)) == []
     assert store.write(lambda tx: tx.intake.retry([1]) + tx.intake.drop([1])).result() == 0
-    (total,) = store.read(lambda tx: tx.rows("view_intake_total"))
-    assert dict(total) == {"waiting": 0, "parked": 0, "waits_since": 0}
+    assert overview(store).outbox == OutboxView(waiting=0, waits_s=0.0, parked=0)
     store.close()

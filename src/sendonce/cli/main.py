@@ -20,7 +20,19 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from sendonce.cli import consent, desk, intake, operate, sandbox, setup, simulate, store, template, views
+from sendonce.cli import (
+    consent,
+    desk,
+    intake,
+    operate,
+    outbox,
+    sandbox,
+    setup,
+    simulate,
+    store,
+    template,
+    views,
+)
 from sendonce.cli import run as running
 from sendonce.cli.exits import Exit, exit_of
 from sendonce.cli.screen import BAD, Screen
@@ -89,7 +101,20 @@ def everywhere(
     ctx.obj = Given(config, json, actor, debug)
 
 
-for part in (setup, running, intake, template, consent, views, desk, operate, store, sandbox, simulate):
+for part in (
+    setup,
+    running,
+    intake,
+    template,
+    consent,
+    views,
+    desk,
+    operate,
+    outbox,
+    store,
+    sandbox,
+    simulate,
+):
     part.add_to(app)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.live import Live
@@ -33,6 +33,9 @@ from sendonce.core.duration import parse_duration, say_duration
 from sendonce.core.errors import InvalidInput, StoreError
 from sendonce.ports.store import Tx
 from sendonce.telemetry import fault, tell
+
+if TYPE_CHECKING:
+    from sendonce.pipeline.collector import Collector
 
 LOOK_S: Final = 1.0
 PUT_OFF_US: Final = 86_400_000_000
@@ -100,10 +103,14 @@ def pass_(
     if not trigger.isprintable() or not 0 < len(trigger) <= 40:
         raise InvalidInput(f"--trigger {trigger!r:.80} must be one printable word of at most 40 characters")
     with _asked_to_stop() as stopping, shell.screen.progress("publishing") as bar:
+        collected = shell.app.collector().run(stopping=stopping.is_set)
         report = shell.app.scheduler().run(trigger=trigger, stopping=stopping.is_set, progress=bar.to)
     screen = shell.screen
+    handed_in = {"taken_in": collected.taken, "parked": collected.parked}
+    if collected.taken or collected.parked:
+        screen.say(f"outbox: {collected.taken:,} taken in, {collected.parked:,} parked")
     if report is None:
-        screen.document({"run": None, "paused": True})
+        screen.document({"run": None, "paused": True, **handed_in})
         screen.say(
             "the scheduler is paused: nothing was published; `sendonce resume scheduler --reason ...` ends it"
         )
@@ -118,6 +125,7 @@ def pass_(
             "complete": report.complete,
             "examined": report.examined,
             **counts,
+            **handed_in,
             "mark": report.mark,
             "mark_before": report.mark_before,
             "started_at": report.started_at,
@@ -173,6 +181,8 @@ async def _run(shell: Shell, work: _Work, watch: Watch, stop_s: float) -> Exit:
     telemetry.configure(settings.log_level, settings.log_format, process=f"{work.role}-{os.getpid()}")
     tell(telemetry.PROCESS_STARTED, role=work.role, version=version("sendonce"), pid=os.getpid())
     with stop.on_signals():
+        if work.until_done:  # what is not taken in yet is in no count of what is left
+            await asyncio.to_thread(_take_in, shell.app.collector(), stopping.is_set)
         watching = asyncio.create_task(_watch(screen, watch, work, stopping), name="watch")
         try:
             await shell.app.run(
@@ -193,6 +203,11 @@ async def _run(shell: Shell, work: _Work, watch: Watch, stop_s: float) -> Exit:
         return _drained(screen, left, shell.read(_put_off), stop.asked)
     screen.note("stopped: what was open is settled")
     return Exit.OK
+
+
+def _take_in(collector: Collector, stopping: Callable[[], bool]) -> None:
+    while not collector.run(stopping=stopping).complete and not stopping():
+        pass
 
 
 def _put_off(tx: Tx) -> int:

@@ -87,6 +87,15 @@ def _show_overview(screen: Screen, seen: Overview) -> None:
                 f"{when(each.catch_up_until)}; {each.catching_up:,} not published yet",
                 style=QUIET,
             )
+    outbox = seen.outbox
+    if outbox.waiting:
+        screen.say(
+            f"outbox: {counted(outbox.waiting, 'reminder')} to be taken in, the first for "
+            f"{say_duration(outbox.waits_s)}",
+            style=CARE if outbox.alert else QUIET,
+        )
+    if outbox.parked:
+        screen.say(f"outbox: {counted(outbox.parked, 'reminder')} parked: `sendonce outbox list`", style=CARE)
     for pause in seen.pauses:
         end = f"until {when(pause.until)}" if pause.until < NEVER else "until somebody resumes it"
         screen.say(f"paused: {pause.scope} {pause.name} {end}: {pause.reason} [{pause.actor}]", style=CARE)

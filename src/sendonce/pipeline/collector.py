@@ -23,6 +23,7 @@ from typing import Final
 
 from sendonce import telemetry
 from sendonce.asking import asked_of_mapping
+from sendonce.core import pacing
 from sendonce.core.errors import InvalidInput, StoreMismatch, StoreUnavailable
 from sendonce.core.policy import Policy
 from sendonce.pipeline.intake import UNIT_MAX, Result, Verdict, admit
@@ -31,8 +32,6 @@ from sendonce.preparation import Prepared, prepare
 from sendonce.telemetry import fault, tell
 from sendonce.template_book import TemplateBook
 
-ROWS_MAX: Final = 1_000
-"""Of one run: some tenths of a second."""
 WHY_LENGTH_MAX: Final = 1_000
 
 _INSIDE: Final = frozenset({Verdict.ACCEPTED, Verdict.UNCHANGED, Verdict.REVISED})
@@ -56,9 +55,13 @@ class Collector:
         self._book = book
 
     def run(self, *, stopping: Callable[[], bool] = lambda: False) -> Collected:
-        """Take in up to `ROWS_MAX`; blocking. Raises `StoreError`; what was taken in until then is in."""
+        """Take in what waits; blocking, within the bounds of a pass. `stopping` is asked between pages.
+
+        Raises `StoreError`; what was taken in until then is in.
+        """
         taken = parked = 0
-        while taken + parked < ROWS_MAX and not stopping():
+        until = self._store.steady() + int(self._policy.pass_time_max_s * pacing.SECOND)
+        while taken + parked < self._policy.pass_rows_max and not stopping():
             page = self._store.read(lambda tx: tx.intake.waiting(UNIT_MAX))
             if not page:
                 return Collected(taken, parked, complete=True)
@@ -68,6 +71,8 @@ class Collector:
                 return Collected(taken, parked, complete=True)
             wrong = sum(end.fault is not None for end in done)
             taken, parked = taken + len(done) - wrong, parked + wrong
+            if self._store.steady() >= until:
+                break
         return Collected(taken, parked, complete=False)
 
     def _prepared(self, handed: HandedIn) -> _Line:

@@ -28,6 +28,8 @@ COUNT_MAX: Final = 10_000
 FLOW_ENTRIES: Final = 10_000
 FLOW_S: Final = 60.0
 PROCESSES_MAX: Final = 100
+OUTBOX_WAITS_S: Final = 300.0
+"""A scheduler takes in within seconds; but what a long transaction asked for is as old as its asking."""
 PROCESS_SEEN_US: Final = 3_600 * SECOND
 """How long a process that ended is still shown."""
 
@@ -153,6 +155,24 @@ class PassView:
 
 
 @dataclass(frozen=True, slots=True)
+class OutboxView:
+    """What applications scheduled in their own transactions.
+
+    waiting  to be taken in, the first one for `waits_s`
+    parked   cannot be taken in: somebody must look
+    alert    it waits as if no scheduler ran
+    """
+
+    waiting: int
+    waits_s: float
+    parked: int
+
+    @property
+    def alert(self) -> bool:
+        return self.waits_s > OUTBOX_WAITS_S
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """Everything at one moment. `now`, `mark` and pauses on the calendar.
 
@@ -168,13 +188,15 @@ class Overview:
     last_pass: PassView | None
     mark: int
     lag_s: float
+    outbox: OutboxView
 
     @property
     def alerts(self) -> tuple[str, ...]:
-        """The channels whose oldest delivery waits too long, and the accounts that the configuration lost
-        while deliveries hang on them."""
+        """The channels whose oldest delivery waits too long, the accounts that the configuration lost while
+        deliveries hang on them, and "outbox" where nobody takes in what applications scheduled."""
         late = (channel.channel for channel in self.channels if channel.alert)
-        return (*late, *(account.name for account in self.accounts if account.stranded))
+        lost = (account.name for account in self.accounts if account.stranded)
+        return (*late, *lost, *(["outbox"] if self.outbox.alert else []))
 
 
 def overview(tx: Tx, policy: Policy) -> Overview:
@@ -192,7 +214,16 @@ def overview(tx: Tx, policy: Policy) -> Overview:
         last_pass=seen.last_pass,
         mark=mark,
         lag_s=max(0, tx.now - mark) / SECOND if mark else 0.0,
+        outbox=_outbox(tx),
     )
+
+
+def _outbox(tx: Tx) -> OutboxView:
+    (waiting,) = tx.rows("view_intake_waiting")
+    (parked,) = tx.rows("view_intake_parked_total")
+    since = int(waiting["since"])
+    waits_s = max(0, tx.now - since) / SECOND if since else 0.0
+    return OutboxView(int(waiting["waiting"]), waits_s, int(parked["parked"]))
 
 
 class _Seen:

@@ -174,6 +174,7 @@ CREATE TABLE intake (
     why      TEXT   NOT NULL
 );
 CREATE INDEX intake_waiting ON intake (id) WHERE parked = 0;
+CREATE INDEX intake_parked  ON intake (id) WHERE parked = 1;
 
 CREATE TABLE ledger (
     id          {id},

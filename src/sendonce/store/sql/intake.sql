@@ -23,8 +23,8 @@ DELETE FROM intake WHERE id = :id AND parked = 1;
 SELECT id, tenant, body, asked_at, asked_by, field, why FROM intake
 WHERE parked = 1 AND id > :after ORDER BY id LIMIT :limit;
 
--- name: view_intake_total
-SELECT coalesce(sum(CASE parked WHEN 0 THEN 1 ELSE 0 END), 0) AS waiting,
-    coalesce(sum(CASE parked WHEN 1 THEN 1 ELSE 0 END), 0) AS parked,
-    coalesce(min(CASE parked WHEN 0 THEN asked_at END), 0) AS waits_since
-FROM intake;
+-- name: view_intake_waiting
+SELECT count(*) AS waiting, coalesce(min(asked_at), 0) AS since FROM intake WHERE parked = 0;
+
+-- name: view_intake_parked_total
+SELECT count(*) AS parked FROM intake WHERE parked = 1;
