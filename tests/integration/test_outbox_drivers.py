@@ -423,12 +423,26 @@ def test_a_store_that_is_not_there_is_told_by_the_driver(
 def test_the_types_say_which_answer_is_awaited(shop: OutboxWorld) -> None:
     """Checked by mypy: this function is typed."""
 
-    async def application() -> int:
-        async with await psycopg.AsyncConnection.connect(shop.dsn) as connection:
-            later: Awaitable[int] = sendonce.schedule(connection, [])
-            return await later
+    def now(connection: psycopg.Connection, other: sqlalchemy.Connection, session: Session) -> list[int]:
+        return [sendonce.schedule(one, [], schema=shop.schema) for one in (connection, other, session)]
 
-    with psycopg.connect(shop.dsn) as connection:
-        now: int = sendonce.schedule(connection, [], schema=shop.schema)
-    assert now == 0
-    assert application is not None
+    async def later(
+        connection: psycopg.AsyncConnection, other: AsyncConnection, session: AsyncSession
+    ) -> list[int]:
+        answers: list[Awaitable[int]] = [
+            sendonce.schedule(one, [], schema=shop.schema) for one in (connection, other, session)
+        ]
+        return [await answer for answer in answers]
+
+    async def application() -> list[int]:
+        async with (
+            await psycopg.AsyncConnection.connect(shop.dsn) as connection,
+            asyncpg_engine(shop).connect() as other,
+            AsyncSession(psycopg_engine(shop)) as session,
+        ):
+            return await later(connection, other, session)
+
+    engine = engine_of(shop)
+    with psycopg.connect(shop.dsn) as connection, engine.connect() as other, Session(engine) as session:
+        assert now(connection, other, session) == [0, 0, 0]
+    assert asyncio.run(application()) == [0, 0, 0]
