@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -40,7 +40,8 @@ from sendonce.core.pacing import GateLimits, Limit
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.promise import Promise
 from sendonce.core.retry import RetryPolicy
-from sendonce.pipeline import claimer
+from sendonce.pipeline import claimer, settler, worker
+from sendonce.pipeline.attempt import Attempted
 from sendonce.pipeline.record import lines_of
 from sendonce.pipeline.relay import relay
 from sendonce.pipeline.worker import Worker, WorkerSettings
@@ -420,14 +421,34 @@ def test_an_adapter_that_hangs_past_its_deadline_gives_its_lane_back(
         assert set(provider.door.effects) <= set(keys)
 
 
-def test_a_receipt_that_cannot_be_written_costs_no_lane(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two lanes, and two answers that no store can keep; the deliveries end in doubt, not for ever open."""
+@pytest.mark.parametrize("said", ["r\0-1", "r\ud800-1", "r\n-1", "r-1" + "x" * 1_000])
+def test_a_receipt_is_kept_as_far_as_it_can_be(tmp_path: Path, said: str) -> None:
+    """PostgreSQL keeps no NUL, no store a lone surrogate."""
 
     def script(message: Message, number: int) -> Outcome:
-        return Accepted("\ud800") if number <= 2 else Accepted("r")
+        return Accepted(said)
 
+    with bench(tmp_path, 1, account(lanes=1)) as (it, _):
+        provider = Scripted(it.policy.accounts["sms-K"].promise, script=script)
+        asyncio.run(work(it.worker(provider), until=lambda: it.states() == {State.ACCEPTED: 1}))
+        plain = {"receipt": "r-1" + "x" * 197 if "x" in said else "r-1"}
+        assert len(it.store.read(lambda tx: tx.deliveries.matching("receipt", plain, 9, 0))) == 1
+
+
+def test_an_outcome_that_cannot_be_written_costs_no_lane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lanes, and two answers that cannot be settled; the deliveries end in doubt, not for ever open."""
+
+    def script(message: Message, number: int) -> Outcome:
+        return Accepted("poison") if number <= 2 else Accepted("r")
+
+    def poisoned(tx: Tx, attempts: Sequence[Attempted], *more: Any, **named: Any) -> list[State]:
+        if any(attempt.outcome == Accepted("poison") for attempt in attempts):
+            raise ValueError("a bug in settling")
+        return settler.settle(tx, attempts, *more, **named)
+
+    monkeypatch.setattr(worker, "settle", poisoned)
     monkeypatch.setattr(claimer, "DEADLINE_SLACK_S", 0.1)
     with bench(tmp_path, 6, account(lanes=2, timeout_s=0.3)) as (it, keys):
         provider = Scripted(it.policy.accounts["sms-K"].promise, script=script)

@@ -18,6 +18,7 @@ and free of personal data: they go into the ledger.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from sendonce.core.value import value
 
@@ -70,6 +71,16 @@ class Accepted:
     receipt: str
     code: str = ""
     duplicate: bool = False
+
+
+RECEIPT_MAX: Final = 200
+
+
+def as_receipt(text: str) -> str:
+    """A provider's word as a receipt: what any store can keep and a person can read, not endlessly long."""
+    if not text.isprintable():
+        text = "".join(character for character in text if character.isprintable())
+    return text[:RECEIPT_MAX]
 
 
 @value

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from sendonce import telemetry
-from sendonce.core.outcome import Outcome, Unknown
+from sendonce.core.outcome import Accepted, Outcome, Unknown, as_receipt
 from sendonce.core.value import value
 from sendonce.pipeline.attempt import Attempted, Claim
 from sendonce.ports.provider import Provider, TooLate
@@ -64,12 +65,19 @@ async def send(claim: Claim, provider: Provider, conditions: Conditions) -> Atte
     try:
         # An adapter ends its calls itself, well before. One that does not would keep the lane for ever.
         async with asyncio.timeout((claim.send_deadline - conditions.steady()) / SECOND):
-            outcome = await provider.send(claim.message, start=start)
+            outcome = _readable(await provider.send(claim.message, start=start))
     except Exception as error:
         # The contract says that this cannot be. Where it is, the honest answer is that nobody knows.
         tell(telemetry.ADAPTER_BUG, delivery=claim.key, account=claim.account, **fault(error))
         outcome = Unknown("adapter_bug", type(error).__name__)
     return Attempted(claim, outcome, started_at, conditions.steady())
+
+
+def _readable(outcome: Outcome) -> Outcome:
+    """An adapter of somebody else may hand on whatever a provider said."""
+    if not isinstance(outcome, Accepted) or (receipt := as_receipt(outcome.receipt)) == outcome.receipt:
+        return outcome
+    return replace(outcome, receipt=receipt)
 
 
 def _check(claim: Claim, conditions: Conditions, now: int) -> None:

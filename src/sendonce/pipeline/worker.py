@@ -30,6 +30,7 @@ from sendonce.core.outcome import (
     AccountError,
     Failed,
     Finding,
+    Found,
     NoAnswer,
     NotStarted,
     Outcome,
@@ -37,6 +38,7 @@ from sendonce.core.outcome import (
     Throttled,
     ThrottleScope,
     Unknown,
+    as_receipt,
 )
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.pipeline import reaper, reconciler
@@ -318,7 +320,8 @@ class Worker:
         """Look one up. An adapter that raises or hangs has not answered, and holds up no other."""
         try:
             async with asyncio.timeout(self._policy.accounts[doubt.account].promise.timeout_s + LOOK_SLACK_S):
-                return await self._providers[doubt.account].look_up(doubt.message)
+                finding = await self._providers[doubt.account].look_up(doubt.message)
+            return Found(as_receipt(finding.receipt)) if isinstance(finding, Found) else finding
         except Exception as error:
             tell(telemetry.ADAPTER_BUG, delivery=doubt.key, account=doubt.account, **fault(error))
             return NoAnswer("adapter_bug")

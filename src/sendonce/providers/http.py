@@ -358,7 +358,7 @@ def find(answer: Response, settings: HttpSettings, ours: str) -> Finding:
 def _receipt(answer: Response, body: object, settings: HttpSettings) -> str | None:
     """The receipt; "" where none is configured, None where it is missing."""
     if settings.receipt_header:
-        return answer.header(settings.receipt_header.lower()) or None
+        return _word(answer.header(settings.receipt_header) or "") or None
     if settings.receipt_path:
         return _word(_dig(body, settings.receipt_path)) or None
     return ""

@@ -94,11 +94,12 @@ class SqlDeliveries:
         return [_delivery(row) for rows in found for row in rows]
 
     def by_keys(self, keys: Sequence[tuple[str, str]]) -> list[Delivery]:
-        named: list[Parameters] = [{"tenant": tenant, "key": key} for tenant, key in keys]
+        # In one order whoever asks, so that two who lock the same rows do not wait for each other.
+        named: list[Parameters] = [{"tenant": tenant, "key": key} for tenant, key in sorted(set(keys))]
         return self._in_order(self._session.rows_each("delivery_by_key", named))
 
     def of_reminders(self, reminder_ids: Sequence[int]) -> list[Delivery]:
-        named: list[Parameters] = [{"reminder_id": id_} for id_ in reminder_ids]
+        named: list[Parameters] = [{"reminder_id": id_} for id_ in sorted(set(reminder_ids))]
         return self._in_order(self._session.rows_each("delivery_of_reminder", named))
 
     def matching(self, what: str, value: Mapping[str, int | str], limit: int, after: int) -> list[Delivery]:
