@@ -38,36 +38,48 @@ def ours(error: psycopg.Error, where: str) -> StoreError:
         case errors.LockNotAvailable():
             return StoreUnavailable(
                 f"{where}: another transaction holds a lock for longer than allowed ({said}): "
-                "end the long transaction (see pg_stat_activity) and try again"
+                "end the long transaction (see pg_stat_activity) and try again",
+                code="store_locked",
             )
         case errors.QueryCanceled():
             return StoreUnavailable(
                 f"{where}: a statement took longer than allowed and was given up ({said}): look at the load "
-                "of the server, and whether its tables are analysed"
+                "of the server, and whether its tables are analysed",
+                code="store_slow",
             )
         case errors.DeadlockDetected() | errors.SerializationFailure():
             return StoreUnavailable(
-                f"{where}: transactions stood in each other's way again and again ({said})"
+                f"{where}: transactions stood in each other's way again and again ({said})",
+                code="store_locked",
             )
         case errors.DiskFull():
-            return StoreUnavailable(f"{where}: its disk is full: free space; nothing was half written")
+            return StoreUnavailable(
+                f"{where}: its disk is full: free space; nothing was half written", code="store_full"
+            )
         case errors.TooManyConnections():
             return StoreUnavailable(
-                f"{where} takes no more connections ({said}): raise max_connections, or use PgBouncer"
+                f"{where} takes no more connections ({said}): raise max_connections, or use PgBouncer",
+                code="store_crowded",
             )
         case errors.ReadOnlySqlTransaction():
             return StoreUnavailable(
                 f"{where} can only be read ({said}): name the primary in the URL; with several hosts in it, "
-                "the one that can be written is found by itself"
+                "the one that can be written is found by itself",
+                code="store_read_only",
             )
         case errors.InsufficientPrivilege():
             return StoreUnavailable(
-                f"{where}: the user of the URL may not do this ({said}): grant it as docs/postgresql.md says"
+                f"{where}: the user of the URL may not do this ({said}): grant it as docs/postgresql.md says",
+                code="store_refused",
             )
         case errors.InvalidCatalogName():
-            return StoreUnavailable(f"{where}: {said}: create the database, for example with createdb")
+            return StoreUnavailable(
+                f"{where}: {said}: create the database, for example with createdb", code="store_unreachable"
+            )
         case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
-            return StoreUnavailable(f"{where}: {said}: check user and password of the URL")
+            return StoreUnavailable(
+                f"{where}: {said}: check user and password of the URL", code="store_refused"
+            )
         case errors.DataCorrupted() | errors.IndexCorrupted():
             return StoreMismatch(f"{where} is damaged ({said}): restore the last backup")
         case errors.UndefinedTable() | errors.UndefinedColumn() | errors.InvalidSchemaName():
@@ -78,7 +90,8 @@ def ours(error: psycopg.Error, where: str) -> StoreError:
         case psycopg.OperationalError() | psycopg.InterfaceError():
             return StoreUnavailable(
                 f"{where} cannot be reached ({said}): check that the server runs, and host, port, user and "
-                "password of the URL; nothing was half done"
+                "password of the URL; nothing was half done",
+                code="store_unreachable",
             )
         case _:
             return StoreError(f"{where}: {said}")
