@@ -216,7 +216,7 @@ def test_what_is_paused_waits_and_limits_change_while_running(folder: Folder) ->
     text = next(each for each in ask(folder, "accounts list")["accounts"] if each["name"] == "text")
     assert text["gate"]["changed"] is True
     ask(folder, "pause", "scheduler", "--reason", "a migration")
-    assert folder.json("pass") == {"run": None, "paused": True}
+    assert folder.json("pass") == {"run": None, "paused": True, "taken_in": 0, "parked": 0}
 
 
 def test_what_a_person_said_holds_at_once(folder: Folder) -> None:

@@ -92,6 +92,22 @@ def test_a_drain_sends_what_waited_in_the_outbox(shop: OutboxWorld, folder: Fold
     assert folder.states("r-4") == {"r-4:c-1:email": "ACCEPTED"}
 
 
+def test_a_drain_takes_in_all_before_it_looks_at_what_is_left(
+    shop: OutboxWorld, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it could end while the scheduler is still at it."""
+    folder.write("sendonce.toml", CONFIG + "[scheduler]\npass_rows_max = 50\n")
+    hand_in(shop, *(reminder(f"r-{n}") for n in range(120)))
+    left: list[int] = []
+
+    async def at_work(app: App, **_: Any) -> None:
+        left.append(shop.waiting())
+
+    monkeypatch.setattr(App, "run", at_work)
+    folder.run("drain")
+    assert left == [0]
+
+
 def test_what_is_parked_is_seen_mended_and_dropped(shop: OutboxWorld, folder: Folder) -> None:
     hand_in(shop, reminder("r-1", template="later"), reminder("r-2", template="never"))
     hand_in(shop, {"reminder": "r-3", "mail": "ann@example.com"}, on_error="park")
