@@ -29,6 +29,7 @@ from sendonce.pipeline.parked import drop, parked, retry
 from sendonce.pipeline.record import lines_of
 from sendonce.ports.store import HandedIn, Store, Tx
 from sendonce.store import sqlite
+from sendonce.store.intake import SqlIntake
 from sendonce.testing.clock import VirtualClock
 from sendonce.testing.postgres_server import PostgresServer
 from tests.integration.outbox_world import FAR, OutboxWorld, reminder
@@ -235,12 +236,31 @@ def test_one_that_cannot_be_written_is_parked_alone(
     assert "ann@" not in str(parked["why"])
 
 
+def test_what_cannot_even_be_parked_is_a_bug_and_waits(
+    shop: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shop.connect() as connection:
+        schedule(shop, connection, reminder("bad", template="none"), reminder("good"))
+
+    def broken(self: SqlIntake, parked: Any) -> None:
+        if parked:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(SqlIntake, "park", broken)
+    with pytest.raises(ZeroDivisionError):
+        shop.collect()
+    monkeypatch.undo()
+    shop.collect()
+    assert set(shop.taken()) == {"good:c-1:email"}
+    assert len(shop.parked()) == 1
+
+
 def test_a_run_is_bounded_and_says_that_there_is_more(shop: OutboxWorld) -> None:
     shop.policy = replace(shop.policy, pass_rows_max=60)
     with shop.connect() as connection:
         schedule(shop, connection, *(reminder(f"r-{n}") for n in range(150)))
     runs = [shop.collect() for _ in range(3)]
-    assert [run.complete for run in runs] == [False, True, True]
+    assert [run.complete for run in runs] == [False, False, True]
     assert sum(run.taken for run in runs) == 150
     with shop.connect() as connection:
         schedule(shop, connection, *(reminder(f"s-{n}") for n in range(150)))

@@ -15,7 +15,8 @@ steps are in; again, those are unchanged.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -32,6 +33,8 @@ from sendonce.preparation import Prepared, prepare
 from sendonce.telemetry import fault, tell
 from sendonce.template_book import TemplateBook
 
+PAGE: Final = 500
+"""Rows that are read at once: ten units, which a store may commit together."""
 WHY_LENGTH_MAX: Final = 1_000
 
 _INSIDE: Final = frozenset({Verdict.ACCEPTED, Verdict.UNCHANGED, Verdict.REVISED})
@@ -61,16 +64,18 @@ class Collector:
         """
         taken = parked = 0
         until = self._store.steady() + int(self._policy.pass_time_max_s * pacing.SECOND)
-        while taken + parked < self._policy.pass_rows_max and not stopping():
-            page = self._store.read(lambda tx: tx.intake.waiting(UNIT_MAX))
+        left = self._policy.pass_rows_max
+        while left > 0 and not stopping():
+            page = self._store.read(partial(_page, min(PAGE, left)))
             if not page:
                 return Collected(taken, parked, complete=True)
             self._book.refresh()
-            done = [end for unit in _units(map(self._prepared, page)) for end in self._take(unit)]
+            done = self._take(_units(map(self._prepared, page)))
             if not done:  # others have them in hand
                 return Collected(taken, parked, complete=True)
             wrong = sum(end.fault is not None for end in done)
             taken, parked = taken + len(done) - wrong, parked + wrong
+            left -= len(done)
             if self._store.steady() >= until:
                 break
         return Collected(taken, parked, complete=False)
@@ -91,17 +96,25 @@ class Collector:
             return _Line(handed, (), _bug(error))
         return _Line(handed, tuple(prepared))
 
-    def _take(self, lines: Sequence[_Line]) -> list[_End]:
-        """One unit, or where one line of it cannot be written, halves of it: only that one is parked."""
+    def _take(self, units: Iterable[Sequence[_Line]]) -> list[_End]:
+        """Each in a unit of its own; the next ones are prepared while the store writes the first."""
+        handed = [(lines, self._store.write(partial(self._unit, lines))) for lines in units]
+        wait([future for _, future in handed])  # for all: what goes wrong with one leaves none behind
+        return [end for lines, future in handed for end in self._ends(lines, future)]
+
+    def _ends(self, lines: Sequence[_Line], future: Future[list[_End]]) -> list[_End]:
+        """What became of a unit. Where a line of it cannot be written, halves of it, and only that is parked."""
         try:
-            ends = self._store.write(partial(self._unit, lines)).result()
+            ends = future.result()
         except (StoreUnavailable, StoreMismatch):
             raise
         except Exception as error:
             if len(lines) == 1:
-                return self._take([_Line(lines[0].handed, (), _bug(error))])
+                if lines[0].fault is not None:
+                    raise  # not even parked: it is not the line
+                return self._take([[_Line(lines[0].handed, (), _bug(error))]])
             middle = len(lines) // 2
-            return self._take(lines[:middle]) + self._take(lines[middle:])
+            return self._take([lines[:middle], lines[middle:]])
         for end in ends:
             if end.fault is not None:
                 tell(
@@ -158,6 +171,10 @@ class _Line:
 class _End:
     handed: HandedIn
     fault: _Fault | None
+
+
+def _page(limit: int, tx: Tx) -> list[HandedIn]:
+    return tx.intake.waiting(limit)
 
 
 def _units(lines: Iterator[_Line]) -> Iterator[list[_Line]]:
