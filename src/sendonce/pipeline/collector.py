@@ -103,7 +103,7 @@ class Collector:
         return [end for lines, future in handed for end in self._ends(lines, future)]
 
     def _ends(self, lines: Sequence[_Line], future: Future[list[_End]]) -> list[_End]:
-        """What became of a unit. Where a line of it cannot be written, halves of it, and only that is parked."""
+        """What became of a unit. A line of it that cannot be written is found by halves, and parked."""
         try:
             ends = future.result()
         except (StoreUnavailable, StoreMismatch):
