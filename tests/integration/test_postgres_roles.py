@@ -100,8 +100,6 @@ def test_it_rewrites_nothing_that_was_recorded(url: str, statement: str) -> None
 
 
 def test_without_any_grant_it_is_told_where_to_look(url: str, postgres_server: PostgresServer) -> None:
-    postgres_server.execute(
-        "REVOKE ALL ON SCHEMA sendonce FROM sendonce_app", "least_privilege"
-    )
+    postgres_server.execute("REVOKE ALL ON SCHEMA sendonce FROM sendonce_app", "least_privilege")
     with pytest.raises(StoreUnavailable, match=r"permission denied.*docs/postgresql\.md"):
         open_store(url, VirtualClock(), inline=True, server_clock=False)
