@@ -25,6 +25,7 @@ from sendonce.core.policy import Policy
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.pipeline.alarm import LOOK_S, overdue, sound, stranded
 from sendonce.pipeline.collector import Collector
+from sendonce.pipeline.handed_in import outbox
 from sendonce.pipeline.heartbeat import Heartbeat, Name
 from sendonce.pipeline.leader import Leader
 from sendonce.pipeline.pruner import LOOK_S as PRUNE_LOOK_S
@@ -207,7 +208,7 @@ class App:
             policy = self.policy
             sound(
                 *await asyncio.to_thread(
-                    self.store.read, lambda tx: (overdue(tx, policy), stranded(tx, policy))
+                    self.store.read, lambda tx: (overdue(tx, policy), stranded(tx, policy), outbox(tx))
                 )
             )
             return LOOK_S

@@ -174,6 +174,12 @@ OUTBOX_PARKED: Final = Event(
     WARNING,
     ("tenant", "intake_id", "reason"),
 )
+OUTBOX_OLD: Final = Event(
+    "outbox_old",
+    "Nobody takes in what applications scheduled in their own transactions; a scheduler does, if it runs.",
+    ERROR,
+    ("waiting", "waits_s"),
+)
 
 PASS_FINISHED: Final = Event(
     "pass_finished",
@@ -353,6 +359,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "unchanged": "rows that were known already",
     "version": "the version of sendonce",
     "wait_s": "how long until the next try",
+    "waiting": "reminders that wait to be taken in",
+    "waits_s": "how long the first of them waits",
     "why": "a coded reason",
 }
 """What each field means. Besides, every line has `timestamp`, `level`, `event`, `process`."""

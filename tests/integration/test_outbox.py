@@ -22,8 +22,10 @@ from sendonce.asking import FIELD_OF
 from sendonce.core.errors import InvalidInput, NotFound, StoreUnavailable
 from sendonce.pipeline import collector as collector_module
 from sendonce.pipeline import parked as parked_module
+from sendonce.pipeline.alarm import sound
+from sendonce.pipeline.handed_in import OutboxView, outbox
 from sendonce.pipeline.intake import admit
-from sendonce.pipeline.overview import OutboxView, Overview
+from sendonce.pipeline.overview import Overview
 from sendonce.pipeline.overview import overview as look
 from sendonce.pipeline.parked import drop, parked, retry
 from sendonce.pipeline.record import lines_of
@@ -540,6 +542,16 @@ def test_all_that_is_parked_is_listed_page_by_page(
     assert [one.reminder for one in parked(shop.store)] == [*(f"r-{n}" for n in range(7)), ""]
 
 
+def alarmed(shop: OutboxWorld) -> list[dict[str, Any]]:
+    stream = io.StringIO()
+    telemetry.configure("warning", "json", stream=stream)
+    try:
+        sound([], [], shop.store.read(outbox))
+    finally:
+        telemetry.silence()
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
 def test_the_overview_tells_what_waits_and_what_is_parked(shop: OutboxWorld) -> None:
     with shop.connect() as connection:
         schedule(shop, connection, reminder("r-1"), reminder("r-2"))
@@ -550,7 +562,9 @@ def test_the_overview_tells_what_waits_and_what_is_parked(shop: OutboxWorld) -> 
     with shop.connect() as connection:  # no scheduler for ten minutes
         connection.execute(f"UPDATE {shop.schema}.intake SET asked_at = asked_at - 600000000".encode())
     assert overview(shop.store).alerts == ("outbox",)
+    assert [event["event"] for event in alarmed(shop)] == ["outbox_old"]
     shop.collect()
+    assert alarmed(shop) == []
     seen = overview(shop.store)
     assert (seen.outbox, seen.alerts) == (OutboxView(waiting=0, waits_s=0.0, parked=1), ())
 

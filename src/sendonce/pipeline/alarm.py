@@ -3,6 +3,7 @@
 Once a while, by whatever process runs; it reads and writes nothing. The age that alarms is the
 channel's `alert_after`, counted from the due time, over everything that is due and not yet claimed.
 What hangs on an account that the configuration lost alarms at once: it has no age, and waits for ever.
+What applications handed in and nobody takes in is in no delivery yet, so it alarms by itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from sendonce.core import pacing
 from sendonce.core.delivery import Channel
 from sendonce.core.lifecycle import State
 from sendonce.core.policy import Policy
+from sendonce.pipeline.handed_in import OutboxView
 from sendonce.ports.store import Tx
 from sendonce.telemetry import tell
 
@@ -87,7 +89,9 @@ def overdue(tx: Tx, policy: Policy) -> list[Overdue]:
     return found
 
 
-def sound(waiting: list[Overdue], lost: list[Stranded]) -> None:
+def sound(waiting: list[Overdue], lost: list[Stranded], handed_in: OutboxView) -> None:
+    if handed_in.alert:
+        tell(telemetry.OUTBOX_OLD, waiting=handed_in.waiting, waits_s=round(handed_in.waits_s))
     for account in lost:
         tell(telemetry.ACCOUNT_LOST, account=account.account, count=account.count)
     for each in waiting:

@@ -20,6 +20,7 @@ from sendonce.core.lifecycle import Event, State
 from sendonce.core.pacing import FOREVER, SECOND, Gate, GateLimits
 from sendonce.core.policy import Policy
 from sendonce.pipeline.catch_up import CatchUp
+from sendonce.pipeline.handed_in import OutboxView, outbox
 from sendonce.pipeline.standstill import Situation, Word, why_nothing_leaves
 from sendonce.ports.store import Pause, Process, Row, Tx
 
@@ -28,8 +29,6 @@ COUNT_MAX: Final = 10_000
 FLOW_ENTRIES: Final = 10_000
 FLOW_S: Final = 60.0
 PROCESSES_MAX: Final = 100
-OUTBOX_WAITS_S: Final = 300.0
-"""A scheduler takes in within seconds; but what a long transaction asked for is as old as its asking."""
 PROCESS_SEEN_US: Final = 3_600 * SECOND
 """How long a process that ended is still shown."""
 
@@ -155,24 +154,6 @@ class PassView:
 
 
 @dataclass(frozen=True, slots=True)
-class OutboxView:
-    """What applications scheduled in their own transactions.
-
-    waiting  to be taken in, the first one for `waits_s`
-    parked   cannot be taken in: somebody must look
-    alert    it waits as if no scheduler ran
-    """
-
-    waiting: int
-    waits_s: float
-    parked: int
-
-    @property
-    def alert(self) -> bool:
-        return self.waits_s > OUTBOX_WAITS_S
-
-
-@dataclass(frozen=True, slots=True)
 class Overview:
     """Everything at one moment. `now`, `mark` and pauses on the calendar.
 
@@ -214,16 +195,8 @@ def overview(tx: Tx, policy: Policy) -> Overview:
         last_pass=seen.last_pass,
         mark=mark,
         lag_s=max(0, tx.now - mark) / SECOND if mark else 0.0,
-        outbox=_outbox(tx),
+        outbox=outbox(tx),
     )
-
-
-def _outbox(tx: Tx) -> OutboxView:
-    (waiting,) = tx.rows("view_intake_waiting")
-    (parked,) = tx.rows("view_intake_parked_total")
-    since = int(waiting["since"])
-    waits_s = max(0, tx.now - since) / SECOND if since else 0.0
-    return OutboxView(int(waiting["waiting"]), waits_s, int(parked["parked"]))
 
 
 class _Seen:
