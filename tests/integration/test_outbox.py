@@ -32,6 +32,7 @@ from sendonce.pipeline.record import lines_of
 from sendonce.ports.store import HandedIn, Store, Tx
 from sendonce.store import sqlite
 from sendonce.store.intake import SqlIntake
+from sendonce.store.statements import by_place, expand
 from sendonce.testing.clock import VirtualClock
 from sendonce.testing.postgres_server import PostgresServer
 from tests.integration.outbox_world import FAR, OutboxWorld, reminder
@@ -236,6 +237,27 @@ def test_one_that_cannot_be_written_is_parked_alone(
     assert json.loads(str(parked["body"]))["reminder"] == "r-13"
     assert "ZeroDivisionError at test_outbox.py" in str(parked["why"])
     assert "ann@" not in str(parked["why"])
+
+
+def test_what_is_parked_is_in_nobody_s_way(shop: OutboxWorld) -> None:
+    """Each look of a scheduler reads one small index, however much is parked."""
+    with shop.connect() as connection:
+        call(shop, connection, [{"reminder": f"r-{n}"} for n in range(5_000)], "park")
+        connection.execute(f"ANALYZE {shop.schema}.intake".encode())
+        connection.execute(f"SET LOCAL search_path = {shop.schema}".encode())
+        plans = {
+            name: connection.execute(
+                b"EXPLAIN "
+                + by_place(expand({"skip_locked": "FOR UPDATE SKIP LOCKED"})[name], ":")[0]
+                .replace(":1", "1")
+                .encode()
+            ).fetchall()
+            for name in ("intake_waiting", "intake_lock", "view_intake_waiting")
+        }
+    assert "intake_waiting" in str(plans["intake_waiting"])
+    assert "intake_pkey" in str(plans["intake_lock"]) or "intake_waiting" in str(plans["intake_lock"])
+    assert "intake_waiting" in str(plans["view_intake_waiting"])
+    assert "Seq Scan" not in str(plans)
 
 
 def test_what_cannot_even_be_parked_is_a_bug_and_waits(
