@@ -20,6 +20,7 @@ import sendonce
 from sendonce import telemetry
 from sendonce.asking import FIELD_OF
 from sendonce.core.errors import InvalidInput, NotFound, StoreUnavailable
+from sendonce.core.reminder import Asked
 from sendonce.pipeline import collector as collector_module
 from sendonce.pipeline import parked as parked_module
 from sendonce.pipeline.alarm import sound
@@ -30,6 +31,7 @@ from sendonce.pipeline.overview import overview as look
 from sendonce.pipeline.parked import drop, parked, retry
 from sendonce.pipeline.record import lines_of
 from sendonce.ports.store import HandedIn, Store, Tx
+from sendonce.preparation import prepare
 from sendonce.store import sqlite
 from sendonce.store.intake import SqlIntake
 from sendonce.store.statements import by_place, expand
@@ -237,6 +239,37 @@ def test_one_that_cannot_be_written_is_parked_alone(
     assert json.loads(str(parked["body"]))["reminder"] == "r-13"
     assert "ZeroDivisionError at test_outbox.py" in str(parked["why"])
     assert "ann@" not in str(parked["why"])
+
+
+def test_one_that_a_bug_cannot_prepare_is_parked_alone(
+    shop: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shop.connect() as connection:
+        schedule(shop, connection, reminder("bad"), reminder("good"))
+
+    def stumbles(asked: Asked, *args: Any, **options: Any) -> Any:
+        if asked.reminder == "bad":
+            raise OverflowError
+        return prepare(asked, *args, **options)
+
+    monkeypatch.setattr(collector_module, "prepare", stumbles)
+    done = shop.collect()
+    assert (done.taken, done.parked) == (1, 1)
+
+
+def test_a_store_that_is_away_while_a_template_is_read_parks_nobody(
+    shop: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shop.connect() as connection:
+        schedule(shop, connection, reminder())
+
+    def away(*args: Any, **options: Any) -> Any:
+        raise StoreUnavailable("the line was cut")
+
+    monkeypatch.setattr(collector_module, "prepare", away)
+    with pytest.raises(StoreUnavailable):
+        shop.collect()
+    assert (shop.waiting(), shop.parked()) == (1, [])
 
 
 def test_what_is_parked_is_in_nobody_s_way(shop: OutboxWorld) -> None:

@@ -25,7 +25,7 @@ from typing import Final
 from sendonce import telemetry
 from sendonce.asking import asked_of_mapping
 from sendonce.core import pacing
-from sendonce.core.errors import InvalidInput, StoreMismatch, StoreUnavailable
+from sendonce.core.errors import InvalidInput, StoreError, StoreMismatch, StoreUnavailable
 from sendonce.core.policy import Policy
 from sendonce.pipeline.intake import UNIT_MAX, Result, Verdict, admit
 from sendonce.ports.store import HandedIn, Store, Tx
@@ -91,8 +91,9 @@ class Collector:
             )
         except InvalidInput as error:
             return _Line(handed, (), _Fault(error.field, str(error), error.code))
-        except (LookupError, TypeError, ValueError, RecursionError) as error:
-            # Not what the way in lets through. It is parked alone, and hides nobody.
+        except StoreError:
+            raise  # a template could not be read: it is not the line
+        except Exception as error:  # a bug: the line is parked alone, and hides nobody for ever
             return _Line(handed, (), _bug(error))
         return _Line(handed, tuple(prepared))
 
