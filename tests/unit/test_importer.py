@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -14,8 +14,10 @@ from sendonce.core.errors import InvalidInput, NotFound, StoreUnavailable
 from sendonce.core.lifecycle import Event
 from sendonce.core.reminder import COLUMNS
 from sendonce.pipeline import importer
-from sendonce.pipeline.importer import Problem, Report, Undone, import_rows, undo
-from sendonce.pipeline.intake import UNIT_MAX, Mode, Verdict, admit
+from sendonce.pipeline.importer import WIDE, Problem, Report, Undone, import_rows, undo
+from sendonce.pipeline.intake import UNIT_MAX, Mode, Result, Verdict, admit
+from sendonce.ports.store import Process, Tx
+from sendonce.preparation import Prepared
 from sendonce.table_file import TableFile
 from tests.way_in import WayIn
 
@@ -102,11 +104,11 @@ def test_people_with_other_capitals_are_one(way_in: WayIn) -> None:
 
 @pytest.mark.parametrize("mode", Mode)
 def test_the_same_file_again_changes_nothing(way_in: WayIn, mode: Mode) -> None:
-    lines = [line(n) for n in range(UNIT_MAX + 30)]
+    lines = [line(n) for n in range(WIDE + 30)]
     run(way_in, table(*lines))
     before = way_in.deliveries()
     report = run(way_in, table(*lines), mode=mode)
-    assert counts(report) == {"unchanged": UNIT_MAX + 30}
+    assert counts(report) == {"unchanged": WIDE + 30}
     assert report.clean
     assert way_in.deliveries() == before
 
@@ -120,13 +122,13 @@ def test_problems_are_bounded_in_memory_and_all_told(way_in: WayIn, monkeypatch:
 
 def test_progress_is_told_after_each_unit(way_in: WayIn) -> None:
     seen: list[int] = []
-    count = 2 * UNIT_MAX + 5
+    count = 2 * WIDE + 5
     run(
         way_in,
         table(*(line(n) for n in range(count))),
         progress=lambda report: seen.append(report.count(Verdict.ACCEPTED)),
     )
-    assert seen == [UNIT_MAX, 2 * UNIT_MAX, count]
+    assert seen == [WIDE, 2 * WIDE, count]
 
 
 def test_portions_are_wide_where_writers_do_not_wait_for_each_other(
@@ -135,9 +137,28 @@ def test_portions_are_wide_where_writers_do_not_wait_for_each_other(
     monkeypatch.setattr(type(way_in.store), "one_writer", False)
     monkeypatch.setattr(way_in.store, "steady", lambda: pytest.fail("nothing is timed"))
     seen: list[int] = []
-    lines = [line(n) for n in range(importer.WIDE + 7)]
+    lines = [line(n) for n in range(WIDE + 7)]
     run(way_in, table(*lines), progress=lambda report: seen.append(report.count(Verdict.ACCEPTED)))
-    assert seen == [importer.WIDE, importer.WIDE + 7]
+    assert seen == [WIDE, WIDE + 7]
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_units_are_short_while_a_process_would_wait_for_them(
+    way_in: WayIn, monkeypatch: pytest.MonkeyPatch, *, alive: bool
+) -> None:
+    """Nothing else tells that somebody waits; a process whose lease is over does not."""
+    until = way_in.store.steady() + (1_000_000 if alive else 0)
+    at_work = Process("w-1", "worker", "sms", "host", 7, 0, 0, until, stopped=False)
+    way_in.store.write(lambda tx: tx.processes.beat(at_work)).result()
+    sizes: list[int] = []
+
+    def admitted(tx: Tx, prepared: Sequence[Prepared], **options: Any) -> list[Result]:
+        sizes.append(len(prepared))
+        return admit(tx, prepared, **options)
+
+    monkeypatch.setattr(importer, "admit", admitted)
+    run(way_in, table(*(line(n) for n in range(WIDE + 1))))
+    assert sizes == ([UNIT_MAX] * (WIDE // UNIT_MAX) + [1] if alive else [WIDE, 1])
 
 
 def test_a_plan_counts_reminders(way_in: WayIn) -> None:
@@ -157,7 +178,7 @@ def test_a_plan_counts_reminders(way_in: WayIn) -> None:
 
 
 def _mixed() -> TableFile:
-    many = [line(n) for n in range(UNIT_MAX)]
+    many = [line(n) for n in range(WIDE)]
     return table(
         line(900, name="new"),
         line(901, name="other"),
@@ -201,7 +222,7 @@ class Crash(Exception):
 
 @pytest.mark.parametrize("units", [0, 1, 2])
 def test_a_crash_in_the_middle_and_the_file_again_give_the_same_end(way_in: WayIn, units: int) -> None:
-    lines = [line(n, name=f"Ann {n}") for n in range(2 * UNIT_MAX + 7)]
+    lines = [line(n, name=f"Ann {n}") for n in range(2 * WIDE + 7)]
     left = units
 
     def die(report: Report) -> None:
@@ -213,7 +234,7 @@ def test_a_crash_in_the_middle_and_the_file_again_give_the_same_end(way_in: WayI
     with pytest.raises(Crash):
         run(way_in, table(*lines), progress=die)
     crashed = len(way_in.states())
-    assert crashed == min((units + 1) * UNIT_MAX, len(lines))
+    assert crashed == min((units + 1) * WIDE, len(lines))
     report = run(way_in, table(*lines))
     assert (report.count(Verdict.UNCHANGED), report.count(Verdict.ACCEPTED)) == (
         crashed,
@@ -238,11 +259,11 @@ def test_a_store_that_is_away_stops_the_import_with_nothing_half_done(
         return results
 
     monkeypatch.setattr(importer, "admit", failing)
-    lines = [line(n) for n in range(2 * UNIT_MAX)]
+    lines = [line(n) for n in range(2 * WIDE)]
     with pytest.raises(StoreUnavailable):
         run(way_in, table(*lines))
-    assert len(way_in.states()) == UNIT_MAX
-    assert counts(run(way_in, table(*lines))) == {"unchanged": UNIT_MAX, "accepted": UNIT_MAX}
+    assert len(way_in.states()) == WIDE
+    assert counts(run(way_in, table(*lines))) == {"unchanged": WIDE, "accepted": WIDE}
 
 
 # What a source no longer lists

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sendonce.core.errors import InvalidInput
 from sendonce.core.reminder import COLUMNS
-from sendonce.pipeline import preparer
+from sendonce.pipeline import importer, preparer
 from sendonce.pipeline.importer import Problem, Report, import_rows
 from sendonce.pipeline.intake import Mode
 from sendonce.pipeline.preparer import Outcome, Preparer, Rules
@@ -195,6 +195,7 @@ def test_a_hand_that_is_killed_loses_no_row(after: int, monkeypatch: pytest.Monk
         crews.append(self)
 
     monkeypatch.setattr(crew.Crew, "__init__", seen)
+    monkeypatch.setattr(importer, "WIDE", 50)
     portions = 0
 
     def kill(report: Report) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -51,7 +52,11 @@ PROBLEMS_MAX: Final = 1_000
 SHRINK_MAX_SHARE: Final = 0.2
 UNREAD_MAX: Final = 10_000
 WIDE: Final = 400
-"""Reminders in a portion where writers do not wait for each other: fewer flushes, fewer journeys."""
+"""Reminders in a portion, and in a unit that keeps nobody waiting: fewer flushes, fewer journeys."""
+LOOK_US: Final = 1_000_000
+"""How long what was seen of other processes is believed."""
+WORKING_MAX: Final = 20
+"""Of the processes heard of last; one that is at work is among them."""
 PAGE: Final = 50
 """Deliveries or reminders in one unit of taking back: about 5 ms of the write lock."""
 
@@ -195,9 +200,9 @@ class _Run:
         self._mode = mode
         self.report = report
         self._on_problem = on_problem
-        # Where nobody waits for our units, there is nothing to measure, and no room to leave.
-        self._portion_max = UNIT_MAX if store.one_writer else WIDE
-        self._turns = Turns(store.steady if store.one_writer else lambda: 0, size_max=self._portion_max)
+        self._turns = Turns(store.steady, size_max=UNIT_MAX)
+        self._waited_for = store.one_writer
+        self._looked_at = -LOOK_US
         self._rehearsed: dict[bytes, str] = {}
         # For cancel_missing: whom the rows list, and whether rows are unknown. Ids only: a source of
         # a million reminders fits into memory.
@@ -231,18 +236,28 @@ class _Run:
                     for one in prepared:
                         self.report.notes.update(one.notes)
                         portion.append((row.number, one))
-            if len(portion) >= self._portion_max:
+            if len(portion) >= WIDE:
                 yield portion
                 portion = []
         if portion:
             yield portion
 
     def take(self, portion: Sequence[_Line]) -> None:
-        for unit in self._turns.parts(portion):
-            with self._turns.room():
+        for unit in self._turns.parts(portion) if self._is_waited_for() else (portion,):
+            with self._turns.room() if self._waited_for else nullcontext():
                 results = self._rehearse(unit) if self.report.dry_run else self._written(unit)
             for (number, prepared), result in zip(unit, results, strict=True):
                 self._account(number, prepared, result)
+
+    def _is_waited_for(self) -> bool:
+        """Whether a process is at work that our units would keep waiting; looked at once a second.
+
+        Where there is none, units are wide: each ends with a flush, and those take longer than the rows.
+        """
+        if self._store.one_writer and self._store.steady() - self._looked_at >= LOOK_US:
+            self._looked_at = self._store.steady()
+            self._waited_for = self._store.read(_somebody_works)
+        return self._waited_for
 
     def finish(self) -> None:
         if self.report.dry_run:
@@ -307,7 +322,7 @@ class _Run:
         def unit(tx: Tx) -> list[Result]:
             return admit(tx, prepared, policy=self._policy, actor=self._actor, mode=self._mode)
 
-        return self._turns.timed(unit, len(prepared))
+        return self._turns.timed(unit, len(prepared)) if self._waited_for else unit
 
     def _rehearse(self, unit: Sequence[_Line]) -> list[Result]:
         """As admission, written nowhere: the unit takes itself back.
@@ -433,6 +448,11 @@ def _reminders(ids: Sequence[int], tx: Tx) -> dict[int, Reminder]:
 
 def _revisions(import_id: int, after: int, tx: Tx) -> list[Reminder]:
     return tx.reminders.revisions(import_id, PAGE, after)
+
+
+def _somebody_works(tx: Tx) -> bool:
+    running = tx.rows("view_processes", since=tx.now, steady=tx.steady, limit=WORKING_MAX)
+    return any(row["stopped"] == 0 and int(row["lease_until"]) > tx.steady for row in running)
 
 
 def _begin(tenant: str, source: str, file: str, actor: str, tx: Tx) -> tuple[int, int]:
