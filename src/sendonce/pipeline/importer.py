@@ -51,7 +51,7 @@ from sendonce.withdrawal import Answer, Word, check_reason, judge, withdraw
 PROBLEMS_MAX: Final = 1_000
 SHRINK_MAX_SHARE: Final = 0.2
 UNREAD_MAX: Final = 10_000
-WIDE: Final = 400
+WIDE: Final = 1_000
 """Reminders in a portion, and in a unit that keeps nobody waiting: fewer flushes, fewer journeys."""
 LOOK_US: Final = 1_000_000
 """How long what was seen of other processes is believed."""
