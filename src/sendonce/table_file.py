@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -61,7 +63,8 @@ class TableFile:
     lists     fields that JSON lines may give as a list of texts
 
     `columns` given to rows is what the header said; `bytes_read` moves with the rows, for a progress
-    bar. Raises `InvalidInput` for a file or defaults that cannot be meant.
+    bar; `all_there`: no row is waited for, as at a pipe. Raises `InvalidInput` for a file or defaults
+    that cannot be meant.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class TableFile:
         form: Format = "auto",
         lists: Sequence[str] = ("channels",),
     ) -> None:
+        self.all_there = _all_there(stream)
         self._names = _Names(columns)
         self._values, self._data = _defaults(defaults or {}, self._names)
         self._lines = _Lines(stream)
@@ -173,6 +177,13 @@ class TableFile:
             else:
                 data[variable] = value
         return data
+
+
+def _all_there(stream: IO[bytes]) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except OSError:  # no file of the system: bytes in memory
+        return True
 
 
 class _Unreadable(Exception):

@@ -5,37 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from sendonce.pipeline.preparer import CHUNK_ROWS, INLINE_ROWS
 from sendonce.runtime import crew
-from sendonce.testing.sandbox import SandboxClient, SandboxSettings, sandbox_in_thread
 from tests.e2e.command_line import BIN, Folder, ended, environment, wait_for
 
 HEADER = "id,customer,email,due,template,name,parcel\n"
 ROWS = INLINE_ROWS + 5 * CHUNK_ROWS
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[SandboxClient]:
-    with sandbox_in_thread(SandboxSettings()) as client:
-        yield client
-
-
 @pytest.fixture
-def folder(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    sandbox: SandboxClient,
-) -> Folder:
-    made = Folder(tmp_path, monkeypatch, capfd)
-    made.configure(sandbox)
-    made.add_template()
-    return made
+def folder(folder: Folder) -> Folder:
+    folder.add_template()
+    return folder
 
 
 def row(n: int) -> str:

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sendonce.core.errors import StoreUnavailable
+from sendonce.pipeline import importer
 from sendonce.ports.store import Process, Tx
 from sendonce.runtime.clock import SystemClock
 from sendonce.store.sqlite import SqliteStore, open_store
-from sendonce.testing.sandbox import SandboxClient, SandboxSettings, sandbox_in_thread
+from sendonce.testing.sandbox import SandboxClient
 from tests.e2e.command_line import ROOT, Folder
 
 PAGE = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
@@ -33,25 +33,6 @@ s-4,c-4,2027-02-30T09:00,shipped,zoe@example.com,,Zoe,4
 s-5,c-5,now,shipped,max@example.com,,Max,5
 s-5,c-5,now,shipped,max@example.com,,Max,6
 """
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[SandboxClient]:
-    with sandbox_in_thread(SandboxSettings()) as client:
-        yield client
-
-
-@pytest.fixture
-def folder(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    sandbox: SandboxClient,
-) -> Folder:
-    sandbox.reset(rules=True)
-    made = Folder(tmp_path, monkeypatch, capfd)
-    made.configure(sandbox)
-    return made
 
 
 def documented(command: str) -> set[str]:
@@ -352,6 +333,7 @@ def test_an_import_that_the_store_stops_says_how_far_it_came(
         return write(store, counted)
 
     monkeypatch.setattr(SqliteStore, "write", full_after_two)
+    monkeypatch.setattr(importer, "WIDE", 50)
     stopped = folder.run("import", "list.csv", code=3).err
     assert "the disk is full: free space" in stopped
     said = re.search(r"at least (\d+) reminders taken in before it stopped: import the same file", stopped)

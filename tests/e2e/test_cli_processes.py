@@ -10,13 +10,11 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from sendonce.testing.sandbox import SandboxClient, SandboxSettings, sandbox_in_thread
+from sendonce.testing.sandbox import SandboxClient
 from tests.e2e.command_line import BIN, ESCAPE, Folder, ended, wait_for
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
@@ -24,24 +22,10 @@ GIVEN = ["--template", "shipped", "--set", "name=Ann", "--set", "parcel=1", "--c
 BOTH = ["--email", "ann@example.com", "--phone", "+12025550101"]
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[SandboxClient]:
-    with sandbox_in_thread(SandboxSettings()) as client:
-        yield client
-
-
 @pytest.fixture
-def folder(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    sandbox: SandboxClient,
-) -> Folder:
-    sandbox.reset(rules=True)
-    made = Folder(tmp_path, monkeypatch, capfd)
-    made.configure(sandbox)
-    made.add_template()
-    return made
+def folder(folder: Folder) -> Folder:
+    folder.add_template()
+    return folder
 
 
 def test_up_tells_each_change_and_stops_when_asked(folder: Folder, sandbox: SandboxClient) -> None:

@@ -5,23 +5,16 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sendonce.testing.sandbox import SandboxClient, SandboxSettings, sandbox_in_thread
+from sendonce.testing.sandbox import SandboxClient
 from tests.e2e.command_line import BIN, ROOT, Folder, ended, environment, on_ports, wait_for
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECTION = README.split("## A first reminder of your own\n")[1].split("\n## ")[0]
 BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[SandboxClient]:
-    with sandbox_in_thread(SandboxSettings()) as client:
-        yield client
 
 
 def test_the_path_of_the_readme_is_walked_as_written(tmp_path: Path, sandbox: SandboxClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -129,6 +130,18 @@ def test_progress_is_told_after_each_unit(way_in: WayIn) -> None:
         progress=lambda report: seen.append(report.count(Verdict.ACCEPTED)),
     )
     assert seen == [WIDE, 2 * WIDE, count]
+
+
+def test_rows_that_were_waited_for_do_not_wait_for_others(way_in: WayIn) -> None:
+    """A pipe may say nothing more for long; what it gave is written in short portions."""
+    reader, writer = os.pipe()
+    with open(writer, "w") as given:
+        given.write("\n".join([HEADER, *(line(n) for n in range(UNIT_MAX + 1))]) + "\n")
+    seen: list[int] = []
+    with open(reader, "rb") as stream:
+        file = TableFile(stream, COLUMNS)
+        run(way_in, file, progress=lambda report: seen.append(report.count(Verdict.ACCEPTED)))
+    assert seen == [UNIT_MAX, UNIT_MAX + 1]
 
 
 def test_portions_are_wide_where_writers_do_not_wait_for_each_other(

@@ -43,7 +43,7 @@ from sendonce.pipeline.preparer import Outcome, Preparer, Rules
 from sendonce.ports.store import Delivery, Reminder, Store, Tx
 from sendonce.preparation import Origin, Prepared, prepared_again
 from sendonce.runtime.turns import Turns
-from sendonce.table_file import BadRow, Row
+from sendonce.table_file import BadRow, Row, TableFile
 from sendonce.telemetry import tell
 from sendonce.template_book import TemplateBook, from_store
 from sendonce.withdrawal import Answer, Word, check_reason, judge, withdraw
@@ -161,6 +161,8 @@ def import_rows(
         Report(dry_run=dry_run),
         on_problem,
         lists=cancel_missing,
+        # Rows that were waited for are not kept waiting themselves.
+        portion_max=WIDE if isinstance(rows, TableFile) and rows.all_there else UNIT_MAX,
     )
     with run.begin(source, file, hands) as preparer:
         for portion in run.portions(preparer.outcomes(rows)):
@@ -191,8 +193,10 @@ class _Run:
         on_problem: Callable[[Problem], None],
         *,
         lists: bool,
+        portion_max: int,
     ) -> None:
         self._store = store
+        self._portion_max = portion_max
         self._policy = policy
         self._templates = templates
         self._actor = actor
@@ -236,7 +240,7 @@ class _Run:
                     for one in prepared:
                         self.report.notes.update(one.notes)
                         portion.append((row.number, one))
-            if len(portion) >= WIDE:
+            if len(portion) >= self._portion_max:
                 yield portion
                 portion = []
         if portion:
