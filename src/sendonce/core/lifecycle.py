@@ -20,9 +20,10 @@ stands, a delivery cannot be called cancelled, expired, suppressed, rejected or 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from sendonce.core.value import value
 
 
 class State(StrEnum):
@@ -93,7 +94,7 @@ class Ending(StrEnum):
     OPT_OUT = "opt_out"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Standing:
     """The part of a delivery that the table reads and writes.
 
@@ -112,7 +113,7 @@ class Standing:
     ending: Ending = Ending.NONE
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Facts:
     """What the guards ask of the world, decided by the caller at the moment of the move.
 
@@ -182,7 +183,7 @@ class Effect(StrEnum):
     ALARM = "alarm"  # the record said "not sent", and it was sent
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Rule:
     """One line of the table. `to` None: the state stays."""
 
@@ -201,7 +202,7 @@ class Rule:
         return True
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Moved:
     """The table said yes: the standing after the event, by which rule."""
 
@@ -213,7 +214,7 @@ class Moved:
         return Effect.ALARM in self.rule.effects
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NotMoved:
     """The table said no; `why` is a sentence for the person who asked."""
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from sendonce.core.value import value
 from sendonce.store.session import Parameters
-from sendonce.store.statements import parameters_of
+from sendonce.store.statements import parameters_of, with_parameters
 
 _INSERT: Final = re.compile(
     r"(INSERT INTO \w+ \([^)]*\))\s+VALUES \((.*?)\)"
@@ -34,7 +34,6 @@ _INSERT: Final = re.compile(
 )
 _UPDATE: Final = re.compile(r"(UPDATE \w+ SET\s.*?)\sWHERE (.*)", re.DOTALL)
 _DELETE: Final = re.compile(r"(DELETE FROM \w+) WHERE (.*)", re.DOTALL)
-_PARAMETER: Final = re.compile(r"(?<![\w:']):([a-z]\w*)")
 _NTH: Final = "_nth"
 
 
@@ -143,7 +142,7 @@ _FORMS: Final[Mapping[str, Callable[[str, tuple[str, ...]], Batch | None]]] = {
 
 
 def _given(text: str) -> str:
-    return _PARAMETER.sub(lambda match: f"given._{match[1]}", text)
+    return with_parameters(text, lambda name: f"given._{name}")
 
 
 def _array(values: list[Any]) -> str:

@@ -43,7 +43,7 @@ def by_place(text: str, mark: str) -> tuple[str, Callable[[Mapping[str, T]], tup
     Written by name, bound by place: with the 27 parameters of a move that is 5 us instead of 14.
     """
     names = parameters_of(text)
-    numbered = _PARAMETER.sub(lambda match: f"{mark}{names.index(match[1]) + 1}", text)
+    numbered = with_parameters(text, lambda name: f"{mark}{names.index(name) + 1}")
     match names:
         case []:
             return numbered, lambda parameters: ()
@@ -56,6 +56,11 @@ def by_place(text: str, mark: str) -> tuple[str, Callable[[Mapping[str, T]], tup
 def parameters_of(text: str) -> list[str]:
     """The names of a statement's parameters, each once, in the order in which they come."""
     return list(dict.fromkeys(_PARAMETER.findall(text)))
+
+
+def with_parameters(text: str, spelled: Callable[[str], str]) -> str:
+    """A statement with each parameter as `spelled` gives its name."""
+    return _PARAMETER.sub(lambda match: spelled(match[1]), text)
 
 
 def _expand(text: str, tokens: Mapping[str, str]) -> str:
