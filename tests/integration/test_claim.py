@@ -196,12 +196,12 @@ def test_slots_are_exact_and_never_in_a_bunch(rate: int, per_s: float) -> None:
         wait_us = max(claimed.again_at - world.store.steady(), 1_000)
         world.advance(wait_us / SECOND)
     gaps = [after - before for before, after in itertools.pairwise(starts)]
-    spacing = (per_s * SECOND + 20_000) / rate
+    spacing = (per_s * SECOND + 30_000) / rate
     assert min(gaps) >= spacing - 1
-    # Each start may be up to twice the jitter late, and still no window holds more than the limit.
+    # Each call may reach the provider up to three times the jitter late, and still no window holds more.
     chance = random.Random(4)
     for _ in range(20):
-        late = sorted(at + chance.randrange(0, 20_001) for at in starts)
+        late = sorted(at + chance.randrange(0, 30_001) for at in starts)
         assert most_within(late, per_s) <= rate
     # None is wasted: they are as close as the limit allows.
     assert starts[-1] - starts[0] <= spacing * (count - 1) * 1.05 + count * 1_000

@@ -165,7 +165,7 @@ def test_processes_that_claim_at_once_share_one_gate(file: Path) -> None:
     assert len({delivery for delivery, _, _ in lines}) == 60
     assert {open_calls for _, _, open_calls in lines} <= {1, 2, 3}
     slots = sorted(slot for _, slot, _ in lines)
-    spacing = (100_000 + 2 * LIMITS.jitter_us) // 20
+    spacing = (100_000 + LIMITS.margin_us) // 20
     assert spacing == pacing.spacing_us(pacing.Gate("mail", LIMITS), 0)
     assert min(later - earlier for earlier, later in pairwise(slots)) >= spacing
 

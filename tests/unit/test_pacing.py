@@ -1,6 +1,6 @@
 """The gate: what it promises the provider, whatever several claimers ask of it and whenever.
 
-The properties play a stage: claimers come at any moments, starts are up to twice the jitter late, operators
+The properties play a stage: claimers come at any moments, calls arrive up to their whole margin late, operators
 change limits and pause, the provider answers 429. What counts is what the provider sees.
 """
 
@@ -76,7 +76,7 @@ class Stage:
             return 0
         got = grant(self.gate, costs, now=self.now, lead_us=lead_us)
         self.gate = got.gate
-        late_us = round(late * 2 * self.gate.limits.jitter_us)
+        late_us = round(late * self.gate.limits.margin_us)
         self.starts += [
             (slot + (late_us if i % 2 else 0), cost)
             for i, (slot, cost) in enumerate(zip(got.slots, costs, strict=False))
@@ -223,7 +223,7 @@ def test_slots_do_not_drift_away_from_the_limit(count: int, interval_us: int, cl
         stage.claim([1] * 20)
         stage.now = max(stage.now, stage.starts[-1][0] - LEAD)
     starts = [at for at, _ in stage.starts]
-    spacing = (interval_us + 2 * stage.gate.limits.jitter_us) / count
+    spacing = (interval_us + stage.gate.limits.margin_us) / count
     assert starts[-1] - starts[0] <= (len(starts) - 1) * (spacing + 1)
     assert spacing_us(stage.gate, stage.now) == pytest.approx(spacing, abs=1)
 

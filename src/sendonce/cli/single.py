@@ -106,7 +106,7 @@ class _Alone:
         steady = self._app.store.steady
         conditions = Conditions(
             steady=steady,
-            late_us=2 * self._account.limits.jitter_us,
+            late_us=self._account.limits.late_us,
             lease_until=lambda: self._heart.lease_until,
             stopping=lambda: False,
             since=lambda: self._heart.unbroken_since,

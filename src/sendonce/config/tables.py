@@ -126,7 +126,8 @@ class AccountTable:
         default=0.0,
     )
     jitter_s: float = setting(
-        "How far from its planned moment a call may start. More is safer and slower.",
+        "How far from its planned moment a call may start. Three times this is added to each interval: "
+        "more is safer and slower.",
         kind=kinds.duration(0.0, 1.0),
         default=0.01,
     )

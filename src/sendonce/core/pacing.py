@@ -6,9 +6,10 @@ on and written back under its lock, in the transaction that claims the deliverie
 arithmetic; it never waits and never looks at a clock.
 
 *Rate.* GCRA with a burst of one: each limit keeps `tat`, the instant from which its next start is
-free, and a start moves it by the spacing `(interval + 2 x jitter) / count`. A worker fires a slot at
-most 2 x jitter after its time, else it gives the slot up, so N + 1 starts can never fall into one
-interval as the provider sees it. Unused time is not saved up: there is never a bunch.
+free, and a start moves it by the spacing `(interval + 3 x jitter) / count`. A worker fires a slot at
+most 2 x jitter after its time, else it gives the slot up; one more jitter is for the way, on which one
+call may take longer than another. So N + 1 starts do not fall into one interval as the provider sees it.
+Unused time is not saved up: there is never a bunch.
 
 *Parts.* A message of several parts starts all of them at once, so spacing alone would let a window hold
 one message too much. Where a limit counts parts, the starts of the last interval are kept and each
@@ -86,13 +87,24 @@ class GateLimits:
     """What the provider allows, as configured or changed since.
 
     headroom   share of every limit that is left to other traffic of the same account, 0 to below 1
-    jitter_us  how late after its slot a start may be; see the module text
+    jitter_us  how far from its planned moment a call may start, and how much longer one may be under way
+               than another; see the module text
     """
 
     limits: tuple[Limit, ...]
     lanes: int
     headroom: float = 0.0
     jitter_us: int = 10_000
+
+    @property
+    def late_us(self) -> int:
+        """How late after its slot a call may still start."""
+        return 2 * self.jitter_us
+
+    @property
+    def margin_us(self) -> int:
+        """By how much starts may draw nearer to each other until the provider counts them."""
+        return self.late_us + self.jitter_us
 
 
 @value
@@ -215,7 +227,7 @@ def grant(gate: Gate, costs: Sequence[int], *, now: int, lead_us: int) -> Grant:
             tats[i] = slot + math.ceil(spacings[i] * (cost if limit.parts else 1))
         for i, limit in enumerate(_quotas(limits)):
             # Booked when the call starts, at the latest: not at the claim, which may be a bucket earlier.
-            starts_by = slot + 2 * gate.limits.jitter_us
+            starts_by = slot + gate.limits.late_us
             usage[i] = _spent(usage[i], limit, cost if limit.parts else 1, starts_by)
         if exact:
             recent.append((slot, cost))
@@ -367,7 +379,7 @@ def _spacing_us(limit: Limit, limits: GateLimits, pace: float) -> float:
 
 def _window_us(limit: Limit, limits: GateLimits) -> int:
     """The interval in which slots are counted, so that starts, which may be late, keep to the limit."""
-    return limit.interval_us + 2 * limits.jitter_us
+    return limit.interval_us + limits.margin_us
 
 
 def _is_exact(limit: Limit) -> bool:
