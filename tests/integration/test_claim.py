@@ -253,7 +253,7 @@ def test_only_what_starts_soon_is_taken() -> None:
     refused = world.claimed()
     assert (refused.claims, refused.why) == ((), "rate")
     # The next slot is 102 ms after the first; it is given out 50 ms ahead.
-    assert refused.again_at == claim.slot_at + 102_000 - 2_000 - 50_000
+    assert refused.again_at == claim.slot_at + 103_000 - 2_000 - 50_000
     world.advance((refused.again_at - world.store.steady() - 1) / SECOND)
     assert world.claim() == []
     world.advance(1 / SECOND)

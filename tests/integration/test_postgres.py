@@ -276,18 +276,17 @@ def test_a_later_unit_that_meets_a_lock_holds_up_nobody(
 
 
 def test_waking_leaves_alone_what_somebody_holds(postgres_url: str) -> None:
-    """It locks in the order of an index; everybody else, by id."""
+    """Its place on the agenda changes, which waits for nobody; who claims passes over it until it is free."""
     one, other = opened(postgres_url), opened(postgres_url, inline=False)
     held, free = add(one, new("a"), new("b"))
     for row in (held, free):
         one.write(partial(wait, id_=row.id)).result()
     with lock_held(other, held.id) as holder:
         one.write(lambda tx: tx.deliveries.wake("acc", 2**60)).result()
-        ready = one.read(lambda tx: tx.deliveries.ready("acc", retries=False, limit=9))
+        ready = one.write(lambda tx: tx.deliveries.ready("acc", retries=False, limit=9)).result()
         assert [row.id for row in ready] == [free.id]
     holder.result(WITHIN_S)
-    one.write(lambda tx: tx.deliveries.wake("acc", 2**60)).result()
-    assert len(one.read(lambda tx: tx.deliveries.ready("acc", retries=False, limit=9))) == 2
+    assert len(one.write(lambda tx: tx.deliveries.ready("acc", retries=False, limit=9)).result()) == 2
     one.close()
     other.close()
 

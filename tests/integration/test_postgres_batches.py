@@ -9,23 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sendonce.store import deliveries, reminders
+from sendonce.store import postgres
 from sendonce.store.postgres_batches import Batch, Gives, batch_of
 from sendonce.store.session import Parameters
 from sendonce.store.statements import expand
 from sendonce.testing.postgres_server import PostgresServer
 
-TOKENS = {
-    "delivery": deliveries.COLUMNS,
-    "reminder": reminders.COLUMNS,
-    "for_update": "FOR UPDATE",
-    "skip_locked": "FOR UPDATE SKIP LOCKED",
-}
 HOT = {
     "delivery_insert": Gives.MADE,
     "delivery_by_id": Gives.FOUND,
     "delivery_move": Gives.CHANGED,
     "ledger_append": Gives.NOTHING,
+    "agenda_put": Gives.NOTHING,
+    "agenda_change": Gives.CHANGED,
+    "agenda_strike": Gives.CHANGED,
     "preference_of": Gives.FOUND,
     "content_put": Gives.NOTHING,
     "content_get": Gives.FOUND,
@@ -44,7 +41,7 @@ def made(text: str) -> Batch:
 
 @pytest.mark.parametrize(("name", "gives"), HOT.items(), ids=list(HOT))
 def test_what_every_delivery_goes_through_is_batched(name: str, gives: Gives) -> None:
-    assert made(expand(TOKENS)[name]).gives is gives
+    assert made(expand(postgres._WRITING)[name]).gives is gives
 
 
 def test_the_forms() -> None:

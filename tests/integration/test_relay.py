@@ -234,8 +234,8 @@ def test_hints_take_no_more_than_lanes_and_slots() -> None:
     world.pass_()
     hints = [Hint(world.row(key).id, key, 0, 1, "sms", f"m-{key}") for key in keys]
     found = _claim(world, hints)
-    assert len(found.claims) == 50
-    assert world.read(lambda tx: tx.calls.count("sms-K")) == 50
+    assert len(found.claims) == 49, "one each 1.03 ms, for 50 ms"
+    assert world.read(lambda tx: tx.calls.count("sms-K")) == 49
 
 
 # The sweep

@@ -515,23 +515,20 @@ PLANS = {
     "delivery_by_id": "SEARCH delivery USING INTEGER PRIMARY KEY (rowid=?)",
     "delivery_by_key": "SEARCH delivery USING INDEX sqlite_autoindex_delivery_1 (tenant=? AND key=?)",
     "delivery_of_reminder": "SEARCH delivery USING INDEX delivery_reminder (reminder_id=?)",
-    "delivery_due": "SEARCH delivery USING INDEX delivery_pending (next_at<?)",
-    "delivery_wake": "SEARCH delivery USING INDEX delivery_waiting (account=? AND next_at<?)",
-    "delivery_ready": "SEARCH delivery USING INDEX delivery_ready (account=? AND ready=?)",
-    "delivery_next_wake": "SEARCH delivery USING INDEX delivery_waiting (account=?)",
-    "delivery_expired": "SEARCH delivery USING INDEX delivery_unsent (expires_at<?)",
-    "delivery_attention": "SEARCH delivery USING INDEX delivery_attention (state=? AND next_at<?)",
+    "delivery_wake": "SEARCH agenda USING INDEX agenda_waiting (via=? AND at<?)",
+    "delivery_next_wake": "SEARCH agenda USING INDEX agenda_waiting (via=?)",
     "delivery_move": "SEARCH delivery USING INTEGER PRIMARY KEY (rowid=?)",
     "delivery_defer": "SEARCH delivery USING INTEGER PRIMARY KEY (rowid=?)",
     "delivery_note": "SEARCH delivery USING INTEGER PRIMARY KEY (rowid=?)",
-    "delivery_matching_receipt": "SEARCH delivery USING INDEX delivery_receipt (receipt=? AND rowid>?)",
-    "call_count": "SEARCH open_call USING COVERING INDEX open_call_account (account=?)",
-    "call_close": "SEARCH open_call USING INDEX sqlite_autoindex_open_call_1 (delivery_id=? AND epoch=?)",
+    "agenda_change": "SEARCH agenda USING INTEGER PRIMARY KEY (rowid=?)",
+    "agenda_defer": "SEARCH agenda USING INTEGER PRIMARY KEY (rowid=?)",
+    "agenda_strike": "SEARCH agenda USING INTEGER PRIMARY KEY (rowid=?)",
+    "call_count": "SEARCH open_call USING PRIMARY KEY (account=?)",
+    "call_close": "SEARCH open_call USING PRIMARY KEY (account=? AND delivery_id=? AND epoch=?)",
     "gate_lock": "SEARCH gate USING INDEX sqlite_autoindex_gate_1 (account=?)",
-    "flow_get": "SEARCH flow USING INDEX sqlite_autoindex_flow_1 (account=? AND flow=?)",
+    "flow_get": "SEARCH flow USING PRIMARY KEY (account=? AND flow=?)",
     "content_get": "SEARCH content USING INDEX sqlite_autoindex_content_1 (delivery_id=? AND version=?)",
-    "preference_of": "SEARCH preference USING INDEX sqlite_autoindex_preference_1 "
-    "(tenant=? AND channel=? AND address_tag=?)",
+    "preference_of": "SEARCH preference USING PRIMARY KEY (tenant=? AND channel=? AND address_tag=?)",
     "reminder_find": "SEARCH reminder USING INDEX sqlite_autoindex_reminder_1 "
     "(tenant=? AND reminder=? AND customer=?)",
 }
@@ -552,9 +549,29 @@ def plans() -> dict[str, list[str]]:
     return found
 
 
+BY_AGENDA = {
+    "delivery_due": "agenda_pass (at<?)",
+    "delivery_ready": "agenda_ready (via=? AND look=?)",
+    "delivery_expired": "agenda_unsent (until<?)",
+    "delivery_attention": "agenda_attention (look=? AND at<?)",
+    "delivery_matching_state": "agenda_attention (look=?)",
+    "delivery_paused_scheduled": "agenda_pass (at>? AND at<?)",
+    "delivery_paused_queued": "agenda_waiting (via=? AND at>? AND at<?)",
+}
+"""What looks for deliveries goes to them by the agenda, and there by the index of what it looks for."""
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_a_hot_statement_goes_straight_to_its_rows(plans: dict[str, list[str]], name: str) -> None:
     assert plans[name] == [PLANS[name]]
+
+
+@pytest.mark.parametrize("name", BY_AGENDA)
+def test_a_stage_goes_to_its_rows_by_the_agenda(plans: dict[str, list[str]], name: str) -> None:
+    first, then, *more = plans[name]
+    assert first.replace("COVERING ", "") == f"SEARCH agenda USING INDEX {BY_AGENDA[name]}"
+    assert then == PLANS["delivery_by_id"]
+    assert more == ([] if name != "delivery_matching_state" else ["USE TEMP B-TREE FOR ORDER BY"])
 
 
 def test_no_statement_of_a_stage_reads_a_whole_table(plans: dict[str, list[str]]) -> None:

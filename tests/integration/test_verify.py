@@ -159,6 +159,7 @@ def test_a_pass_of_every_outcome_is_sound() -> None:
 
 # One statement each: what somebody could do to the file, and what must be said about it.
 LEDGER = "(SELECT id FROM delivery WHERE key = 'r-1:c-1:sms')"
+PLANNED = "(SELECT id FROM delivery WHERE key = 'r-6:c-1:sms')"
 TAMPERED: Mapping[str, tuple[str, int, str]] = {
     "one bit of an entry": (
         f"UPDATE ledger SET body = replace(body, 'sms-K', 'sms-k') WHERE delivery_id = {LEDGER} AND seq = 2",
@@ -224,11 +225,25 @@ TAMPERED: Mapping[str, tuple[str, int, str]] = {
         "its customer or",
     ),
     "sent again by a flag": (
-        "UPDATE delivery SET ready = 1 WHERE key = 'r-1:c-1:sms'",
+        f"INSERT INTO agenda (delivery_id, look, via, at, place, until) SELECT {LEDGER}, 1, 'sms-K', 1, 1, 1",
         0,
-        "its flags are not",
+        "its place on the agenda is not",
     ),
-    "hidden by a flag": ("UPDATE delivery SET pending = 0 WHERE key = 'r-6:c-1:sms'", 0, "its flags are not"),
+    "hidden from the stages": (
+        f"DELETE FROM agenda WHERE delivery_id = {PLANNED}",
+        0,
+        "its place on the agenda is not",
+    ),
+    "put off by its place": (
+        f"UPDATE agenda SET at = at + 1 WHERE delivery_id = {PLANNED}",
+        0,
+        "its place on the agenda is not",
+    ),
+    "a receipt to find by": (
+        f"UPDATE ledger SET receipt = 'x' WHERE delivery_id = {LEDGER} AND receipt <> ''",
+        4,
+        "its columns are not what its text says",
+    ),
     "a lane taken away": ("DELETE FROM open_call", 0, "SENDING without an open call"),
     "the event column": (
         f"UPDATE ledger SET event = 'failed' WHERE delivery_id = {LEDGER} AND seq = 4",
@@ -313,8 +328,9 @@ def forge(path: str, key: str, change: Callable[[list[dict[str, object]]], None]
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         digest = link(digest, text)
         raw.execute(
-            "INSERT INTO ledger (delivery_id, seq, at, event, body, hash) VALUES (?, ?, ?, ?, ?, ?)",
-            (id_, seq, body["at"], body["event"], text, digest),
+            "INSERT INTO ledger (delivery_id, seq, at, event, body, hash, receipt) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (id_, seq, body["at"], body["event"], text, digest, body.get("receipt", "")),
         )
     last = bodies[-1]
     raw.execute(

@@ -38,7 +38,7 @@ from sendonce.pipeline.report import report
 from sendonce.pipeline.sentences import reason_words, sentence, tell_customer
 from sendonce.pipeline.standstill import Situation, Word, why_nothing_leaves
 from sendonce.pipeline.story import local_time, record, story
-from sendonce.store import deliveries, reminders
+from sendonce.store.sqlite import _TOKENS as TOKENS
 from sendonce.store.statements import expand
 from tests.integration.world import ADDRESSES, SECOND, World
 
@@ -681,30 +681,22 @@ def test_why_nothing_leaves(expected: str) -> None:
 
 # Cost
 
-STATEMENTS = expand(
-    {
-        "delivery": deliveries.COLUMNS,
-        "reminder": reminders.COLUMNS,
-        "for_update": "",
-        "skip_locked": "",
-        "id": "INTEGER PRIMARY KEY",
-    }
-)
+STATEMENTS = expand(TOKENS)
 PLANS = {
-    "view_scheduled_total": "COVERING INDEX delivery_pending",
-    "view_scheduled": "INDEX delivery_pending",
-    "view_held": "INDEX delivery_pending (next_at<?)",
-    "view_progress_put_off": "INDEX delivery_pending (next_at>? AND next_at<?)",
-    "backlog_open": "INDEX delivery_attention (state=?)",
-    "delivery_matching_held_queued": "INDEX delivery_waiting",
-    "view_ready": "INDEX delivery_ready",
-    "view_waiting": "INDEX delivery_waiting",
-    "view_attention": "INDEX delivery_attention",
-    "view_calls": "INDEX open_call_account",
+    "view_scheduled_total": "INDEX agenda_pass",
+    "view_scheduled": "INDEX agenda_pass",
+    "view_held": "INDEX agenda_pass (at<?)",
+    "view_progress_put_off": "INDEX agenda_pass (at>? AND at<?)",
+    "backlog_open": "INDEX agenda_attention (look>? AND look<?)",
+    "delivery_matching_held_queued": "INDEX agenda_waiting",
+    "view_ready": "INDEX agenda_ready",
+    "view_waiting": "INDEX agenda_waiting",
+    "view_attention": "INDEX agenda_attention",
+    "view_calls": "SCAN open_call",
     "view_flow": "USING INTEGER PRIMARY KEY (rowid>?)",
     "view_passes": "SCAN pass_run",
-    "view_desk": "INDEX delivery_attention (state=? AND next_at>?)",
-    "view_desk_groups": "INDEX delivery_attention",
+    "view_desk": "INDEX agenda_attention (look=? AND at>?)",
+    "view_desk_groups": "INDEX agenda_attention",
     "view_report": "INDEX delivery_due (due_at>? AND due_at<?)",
     "view_report_due": "INDEX delivery_due (due_at>? AND due_at<?)",
     "view_report_open": "INDEX delivery_due (due_at>? AND due_at<?)",
@@ -712,7 +704,7 @@ PLANS = {
     "view_find_reminder": "INDEX delivery_reminder",
     "view_find_customer": "INDEX delivery_customer",
     "view_find_address": "INDEX delivery_address",
-    "view_find_receipt": "INDEX delivery_receipt",
+    "view_find_receipt": "INDEX ledger_receipt",
     "view_ledger": "(delivery_id=?)",
     "view_verify_rows": "USING INTEGER PRIMARY KEY",
     "view_verify_lines": "(delivery_id>? AND delivery_id<?)",

@@ -10,9 +10,8 @@ import pytest
 from sendonce.core.errors import StoreMismatch
 from sendonce.store import migrate as module
 from sendonce.store.migrate import migrate, migrations, version_of
+from sendonce.store.sqlite import _TOKENS as TOKENS
 from sendonce.store.statements import expand, raw_statements
-
-TOKENS = {"id": "INTEGER PRIMARY KEY"}
 
 
 @pytest.fixture
@@ -99,8 +98,7 @@ def test_every_row_carries_its_partition(database: apsw.Connection) -> None:
 def test_every_statement_is_whole_and_in_one_text_for_all_databases() -> None:
     """No token is left over, and nothing stands in the files that one database alone understands."""
     assert len(raw_statements()) > 50
-    names = ("delivery", "reminder", "for_update", "skip_locked", "waiting_unlocked", "id")
-    tokens = dict.fromkeys(names, "")
+    tokens = dict.fromkeys(TOKENS, "")
     for name, text in expand(tokens).items():
         assert "{" not in text.replace("'{}'", ""), name
         assert "rowid" not in text.lower(), name

@@ -1,7 +1,7 @@
 """The gate: what it promises the provider, whatever several claimers ask of it and whenever.
 
-The properties play a stage: claimers come at any moments, calls arrive up to their whole margin late, operators
-change limits and pause, the provider answers 429. What counts is what the provider sees.
+The properties play a stage: claimers come at any moments, calls arrive up to their whole margin late,
+operators change limits and pause, the provider answers 429. What counts is what the provider sees.
 """
 
 from __future__ import annotations

@@ -27,6 +27,9 @@ OWN_FIELDS: Final = frozenset(
 )
 """The fields that every entry has by itself, and no detail may take."""
 
+TELLS_RECEIPT: Final = frozenset({Event.ACCEPTED, Event.PROVEN})
+"""Events whose entries tell the provider's receipt, where it gave one."""
+
 GENESIS: Final = ""
 """The hash before a delivery's first entry."""
 

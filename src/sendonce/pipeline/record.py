@@ -24,7 +24,8 @@ _STANDING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One ledger entry as stored. `body` is `text` parsed; empty where it cannot be."""
+    """One ledger entry as stored. `body` is `text` parsed; empty where it cannot be. `receipt` is the column
+    beside it, to find by."""
 
     seq: int
     at: int
@@ -32,6 +33,7 @@ class Line:
     body: Mapping[str, Value]
     text: str
     hash: str
+    receipt: str = ""
 
     @property
     def readable(self) -> bool:
@@ -63,9 +65,17 @@ class Line:
 
 
 def line_of(row: Row) -> Line:
-    """A row of (seq, at, event, body, hash)."""
+    """A row of (seq, at, event, body, hash, receipt)."""
     text = str(row["body"])
-    return Line(int(row["seq"]), int(row["at"]), str(row["event"]), body_of(text), text, str(row["hash"]))
+    return Line(
+        int(row["seq"]),
+        int(row["at"]),
+        str(row["event"]),
+        body_of(text),
+        text,
+        str(row["hash"]),
+        str(row["receipt"]),
+    )
 
 
 def body_of(text: str) -> dict[str, Value]:

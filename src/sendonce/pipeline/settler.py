@@ -62,7 +62,7 @@ def settle(
         for attempt in group:
             if _suppresses(attempt.outcome):
                 _take_back(tx, attempt.claim, policy)
-    tx.calls.close([(a.claim.delivery_id, a.claim.epoch) for a in attempts])
+    tx.calls.close([(a.claim.account, a.claim.delivery_id, a.claim.epoch) for a in attempts])
     return states
 
 

@@ -6,8 +6,9 @@ For each delivery, by its own entries:
 2. the replay: each entry is a step that the life cycle's table allows, and the last one gives the row
 3. what must never be, whatever the table says: a claim at or past the expiry, a claim after a cancel, an
    acceptance that does not stand where the record says that nothing was sent
-4. the row beside it: flags, account, attempts, receipt and end follow from the entries, so that nobody
-   can hide a delivery from the stages by a flag; the frozen text still has the hash that was recorded
+4. what stands beside it: account, attempts, receipt and end follow from the entries, and its place on the
+   agenda from the row, so that nobody can hide a delivery from the stages; the frozen text still has the hash
+   that was recorded
 
 It reads spans of ids, one after the other, in bounded memory, beside running workers. A row or an entry
 that cannot be read is a fault like any other and stops nothing.
@@ -27,13 +28,11 @@ from typing import Final
 
 from sendonce.core.delivery import parse_key
 from sendonce.core.errors import InvalidInput, StoreMismatch
-from sendonce.core.ledger import Fault, check_chain, standing_of
+from sendonce.core.ledger import TELLS_RECEIPT, Fault, check_chain, standing_of
 from sendonce.core.lifecycle import (
-    DEAD_LETTERS,
     ENDED,
     SAYS_NOT_SENT,
     TABLE,
-    UNSENT,
     Event,
     Facts,
     Moved,
@@ -79,7 +78,7 @@ def verify(
     """
     verified = Verified()
     sizes = store.read(lambda tx: tx.rows("view_verify_size"))[0]
-    total = max(int(sizes["deliveries"]), int(sizes["recorded"]))
+    total = max(int(sizes["deliveries"]), int(sizes["recorded"]), int(sizes["planned"]))
     unreadable = 0
     for after in range(0, total, SPAN):
         unreadable += _check_span(store, verified, after, min(after + SPAN, total))
@@ -113,6 +112,8 @@ def _check_span(store: Store, verified: Verified, after: int, upto: int) -> int:
         verified.entries += len(orphans)
         key = orphans[0].word("key") or f"id {id_}"
         verified.add([Fault(key, 0, f"{len(orphans)} entries stand for a delivery that has no row")])
+    for id_ in span.planned - {row["id"] for row in span.rows}:
+        verified.add([Fault(f"id {id_}", 0, "it is on the agenda, and has no row")])
     return 0
 
 
@@ -122,6 +123,7 @@ class _Span:
     lines: dict[int | str, list[Line]]
     contents: Mapping[int | str, Sequence[Row]]
     calls: frozenset[tuple[int | str, int | str]]
+    planned: frozenset[int | str]
 
 
 def _read(after: int, upto: int, tx: Tx) -> _Span:
@@ -134,6 +136,7 @@ def _read(after: int, upto: int, tx: Tx) -> _Span:
         {id_: [_line(row) for row in of_it] for id_, of_it in groupby(lines, lambda row: row["delivery_id"])},
         {id_: list(of_it) for id_, of_it in groupby(contents, lambda row: row["delivery_id"])},
         frozenset((row["delivery_id"], row["epoch"]) for row in calls),
+        frozenset(row["delivery_id"] for row in tx.rows("view_verify_agenda", after=after, upto=upto)),
     )
 
 
@@ -181,6 +184,18 @@ def check(row: Row, lines: Sequence[Line], contents: Sequence[Row], *, called: b
         return [Fault(key, 0, f"the row or its entries hold what cannot be ({type(error).__name__})")]
 
 
+_NOWHERE: Final = (-9,)
+_LOOKS: Final = {
+    State.SCHEDULED: (0,),
+    State.QUEUED: (1, 2, -1, -2),
+    State.RECONCILING: (10,),
+    State.UNCERTAIN: (11,),
+    State.DEAD: (12,),
+    State.REJECTED: (13,),
+}
+"""Who may look at a delivery in this state, as the schema numbers them: said here once more, apart from who
+writes it."""
+
 _Finding = tuple[int, str]
 """The entry that does not hold (0: the row), and what is wrong."""
 
@@ -196,7 +211,8 @@ def _by_text(line: Line) -> Line:
 def _columns(lines: Sequence[Line], told: Sequence[Line]) -> Iterator[_Finding]:
     """What stands beside the text, for views to select by, must say the same."""
     for line, by_text in zip(lines, told, strict=True):
-        if (line.event, line.at) != (by_text.event, by_text.at):
+        receipt = by_text.word("receipt") if by_text.event in TELLS_RECEIPT else ""
+        if (line.event, line.at, line.receipt) != (by_text.event, by_text.at, receipt):
             yield line.seq, "its columns are not what its text says"
 
 
@@ -264,10 +280,11 @@ def _nevers(lines: Sequence[Line]) -> Iterator[_Finding]:
 def _row_follows(row: Row, standing: Standing, lines: Sequence[Line], *, called: bool) -> Iterator[_Finding]:
     """What the row says beside its standing must follow from the entries."""
     state = standing.state
-    flags = (row["pending"], row["unsent"], row["attention"])
-    queued = row["ready"] in (1, 2, -1, -2)
-    if flags != _flags(state) or queued != (state is State.QUEUED) or (not queued and row["ready"] != 0):
-        yield 0, f"its flags are not those of {state}: the stages would not find it, or find it wrongly"
+    place = (row["via"], row["at"], row["place"], row["until"])
+    follows = (row["account"], row["next_at"], row["tag"], row["expires_at"])
+    looks = _LOOKS.get(state, _NOWHERE)
+    if row["look"] not in looks or (looks is not _NOWHERE and place != follows):
+        yield 0, f"its place on the agenda is not that of {state}: no stage would find it, or the wrong one"
     if state is State.SENDING and not called:
         yield 0, "it is SENDING without an open call, so nobody would ever give it up"
     moved_at = next(line.at for line in reversed(lines) if line.event not in _NOTES)
@@ -295,11 +312,6 @@ def _row_follows(row: Row, standing: Standing, lines: Sequence[Line], *, called:
     identity = _identity(str(row["key"]))
     if identity != (row["customer"], row["channel"]):
         yield 0, "its customer or channel is not the one in its key"
-
-
-def _flags(state: State) -> tuple[int, int, int]:
-    attention = state in DEAD_LETTERS or state in (State.RECONCILING, State.UNCERTAIN)
-    return int(state is State.SCHEDULED), int(state in UNSENT), int(attention)
 
 
 def _identity(key: str) -> tuple[str, str] | None:

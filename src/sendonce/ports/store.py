@@ -372,8 +372,8 @@ class Calls(Protocol):
 
     def open(self, calls: Sequence[OpenCall]) -> None: ...
 
-    def close(self, keys: Sequence[tuple[int, int]]) -> None:
-        """Free the lanes of these (delivery id, epoch)."""
+    def close(self, keys: Sequence[tuple[str, int, int]]) -> None:
+        """Free the lanes of these (account, delivery id, epoch)."""
         ...
 
     def overdue(self, steady: int, limit: int, after: tuple[int, int] = (0, 0)) -> list[LostCall]:

@@ -1,7 +1,7 @@
 """Deliveries and their ledger, on any database.
 
-`move` is the one place where a state changes, and it changes together with its ledger entry. The
-flags that the stages' indexes stand on are derived here from the standing, never set by a stage.
+`move` is the one place where a state changes, and it changes together with its ledger entry and its place on
+the agenda, by which the stages find it. That place is derived here from the standing, never set by a stage.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sendonce.core.delivery import Channel, partition_of
-from sendonce.core.ledger import GENESIS, Entry, link, spell
-from sendonce.core.lifecycle import ENDED, UNSENT, Ending, Event, Standing, State
+from sendonce.core.ledger import GENESIS, TELLS_RECEIPT, Entry, link, spell
+from sendonce.core.lifecycle import ENDED, Ending, Event, Standing, State
 from sendonce.ports.store import Course, Delivery, Move, NewDelivery
 from sendonce.store.session import Parameters, Session, Tuple
 
@@ -22,25 +22,27 @@ COLUMNS: Final = (
     "first_try, last_try, receipt, reason, ended_at, seq, head"
 )
 
-_ATTENTION: Final = frozenset({State.RECONCILING, State.UNCERTAIN, State.DEAD, State.REJECTED})
-_FRESH, _RETRY = 1, 2
+_PASS, _FRESH, _RETRY = 0, 1, 2
+_LOOKS: Final = {
+    State.SCHEDULED: _PASS,
+    State.QUEUED: _FRESH,  # or what `_look` makes of it
+    State.RECONCILING: 10,
+    State.UNCERTAIN: 11,
+    State.DEAD: 12,
+    State.REJECTED: 13,
+}
+"""Who looks at a delivery of this state; nobody where it is missing."""
+_WHEN: Final = " ".join(f"WHEN '{state}' THEN {look}" for state, look in _LOOKS.items() if look >= 10)
+LOOK_OF_STATE: Final = f"CASE :state {_WHEN} END"
+"""The look of the state `:state`, in SQL."""
 _RELABELS: Final = frozenset({Event.REVISED, Event.RESTORED, Event.DEFERRED})
 """Events after which the due time or the labels may be others: revisions, and new zone rules."""
 _STATES: Final = {state.value: state for state in State}
 _ENDINGS: Final = {ending.value: ending for ending in Ending}
 _CHANNELS: Final = {channel.value: channel for channel in Channel}
 _FIRST: Final = Standing(State.SCHEDULED)
-# Looked up rather than asked of the enumerations, whose attributes are computed: twelve for each move.
-_FLAGS: Final = {
-    state: (
-        state.value,
-        int(state is State.SCHEDULED),
-        int(state in UNSENT),
-        int(state in _ATTENTION),
-        state in ENDED,
-    )
-    for state in State
-}
+# Looked up rather than asked of the enumerations, whose attributes are computed.
+_SPELLED: Final = {state: (state.value, state in ENDED) for state in State}
 _ENDED_BY: Final = {ending: ending.value for ending in Ending}
 
 
@@ -85,7 +87,22 @@ class SqlDeliveries:
         )
         ids = [int(rows[0][0]) for rows in inserted]
         self._append(
-            (id_, Event.SCHEDULED, 1, body, head) for id_, body, head in zip(ids, bodies, heads, strict=True)
+            (id_, Event.SCHEDULED, 1, body, head, "")
+            for id_, body, head in zip(ids, bodies, heads, strict=True)
+        )
+        self._session.many(
+            "agenda_put",
+            (
+                {
+                    "delivery_id": id_,
+                    "look": _PASS,
+                    "via": "",
+                    "at": delivery.due_at,
+                    "place": 0,
+                    "until": delivery.expires_at,
+                }
+                for id_, delivery in zip(ids, new, strict=True)
+            ),
         )
         return ids
 
@@ -112,8 +129,8 @@ class SqlDeliveries:
         self._session.run("delivery_wake", {"account": account, "now": now})
 
     def ready(self, account: str, *, retries: bool, limit: int) -> list[Delivery]:
-        kind = _RETRY if retries else _FRESH
-        return self._page("delivery_ready", {"account": account, "ready": kind, "limit": limit})
+        look = _RETRY if retries else _FRESH
+        return self._page("delivery_ready", {"account": account, "look": look, "limit": limit})
 
     def next_wake(self, account: str) -> int | None:
         rows = self._session.rows("delivery_next_wake", {"account": account})
@@ -145,7 +162,8 @@ class SqlDeliveries:
             [self._columns(move, seq, head) for move, (seq, _, head) in zip(moves, entries, strict=True)],
         )
         moved = [(move, entry) for move, entry, yes in zip(moves, entries, changed, strict=True) if yes]
-        self._append((move.before.id, move.event, *entry) for move, entry in moved)
+        self._append((move.before.id, move.event, *entry, _news(move)) for move, entry in moved)
+        self._place([move for move, _ in moved])
         for move, _ in moved:
             if move.event in _RELABELS:
                 self._relabel(move)
@@ -162,32 +180,45 @@ class SqlDeliveries:
         )
         done = [count == 1 for count in changed]
         noted = [(note, entry) for note, entry, yes in zip(notes, entries, done, strict=True) if yes]
-        self._append((note.before.id, note.event, *entry) for note, entry in noted)
+        self._append((note.before.id, note.event, *entry, "") for note, entry in noted)
         return done
 
     def defer(self, deferrals: Sequence[tuple[Delivery, int]]) -> None:
-        self._session.many(
+        waiting = [(d, next_at) for d, next_at in deferrals if not _is_ready(d, self._now)]
+        changed = self._session.run_each(
             "delivery_defer",
-            ({"id": d.id, "next_at": next_at, "from_seq": d.seq} for d, next_at in deferrals),
+            [{"id": d.id, "next_at": next_at, "from_seq": d.seq} for d, next_at in waiting],
+        )
+        self._session.many(
+            "agenda_defer",
+            (
+                {"delivery_id": d.id, "at": next_at}
+                for (d, next_at), yes in zip(waiting, changed, strict=True)
+                if yes
+            ),
         )
 
     def unpause(self, scope: str, name: str, accounts: Sequence[str], until: int, limit: int) -> int:
+        reason = f"paused:{scope}"
         parameters: dict[str, int | str] = {
             "scope": scope,
-            "reason": f"paused:{scope}",
+            "reason": reason,
             "name": name,
             "now": self._now,
             "until": until,
             "limit": limit,
         }
-        woken = self._session.run("delivery_unpause_scheduled", parameters)
+        found = self._session.rows("delivery_paused_scheduled", parameters)
         for account in accounts:
-            woken += self._session.run("delivery_unpause_queued", {**parameters, "account": account})
-        return woken
+            found += self._session.rows("delivery_paused_queued", {**parameters, "account": account})
+        # Locked in order of id, as all rows are, and asked again: somebody may have moved one meanwhile.
+        held = [row for row in self.by_ids([row[0] for row in found]) if row.course.reason == reason]
+        self.defer([(row, self._now) for row in held if row.course.next_at > self._now])
+        return len(found)
 
     def _columns(self, move: Move, seq: int, head: str) -> Parameters:
         before, standing, course = move.before, move.standing, move.course
-        state, pending, unsent, attention, ended = _FLAGS[standing.state]
+        state, ended = _SPELLED[standing.state]
         return {
             "state": state,
             "epoch": standing.epoch,
@@ -195,10 +226,6 @@ class SqlDeliveries:
             "maybe": int(standing.maybe),
             "permit": int(standing.permit),
             "ending": _ENDED_BY[standing.ending],
-            "pending": pending,
-            "ready": _ready(standing, course, self._now),
-            "unsent": unsent,
-            "attention": attention,
             "next_at": course.next_at,
             "expires_at": course.expires_at,
             "account": course.account,
@@ -215,7 +242,7 @@ class SqlDeliveries:
             "seq": seq,
             "head": head,
             "id": before.id,
-            "from_state": _FLAGS[before.standing.state][0],
+            "from_state": _SPELLED[before.standing.state][0],
             "from_epoch": before.standing.epoch,
             "from_seq": before.seq,
         }
@@ -241,8 +268,33 @@ class SqlDeliveries:
         body = spell(before.key, before.tenant, entry)
         return seq, body, link(before.head, body)
 
-    def _append(self, entries: Iterable[tuple[int, Event, int, str, str]]) -> None:
-        """Append (delivery id, event, seq, text, hash)."""
+    def _place(self, moved: Sequence[Move]) -> None:
+        """Give what moved its place on the agenda, or take it away."""
+        put: list[Parameters] = []
+        change: list[Parameters] = []
+        strike: list[Parameters] = []
+        for move in moved:
+            id_, course = move.before.id, move.course
+            was, is_ = move.before.standing.state in _LOOKS, move.standing.state in _LOOKS
+            if is_:
+                (change if was else put).append(
+                    {
+                        "delivery_id": id_,
+                        "look": _look(move.standing, course, self._now),
+                        "via": course.account,
+                        "at": course.next_at,
+                        "place": course.tag,
+                        "until": course.expires_at,
+                    }
+                )
+            elif was:
+                strike.append({"delivery_id": id_})
+        for name, rows in (("agenda_put", put), ("agenda_change", change), ("agenda_strike", strike)):
+            if rows:
+                self._session.many(name, rows)
+
+    def _append(self, entries: Iterable[tuple[int, Event, int, str, str, str]]) -> None:
+        """Append (delivery id, event, seq, text, hash, receipt that it tells of)."""
         self._session.many(
             "ledger_append",
             (
@@ -253,8 +305,9 @@ class SqlDeliveries:
                     "event": event.value,
                     "body": body,
                     "hash": head,
+                    "receipt": receipt,
                 }
-                for id_, event, seq, body, head in entries
+                for id_, event, seq, body, head, receipt in entries
             ),
         )
 
@@ -286,12 +339,22 @@ def _after(move: Move, seq: int, head: str, now: int) -> Delivery:
     )
 
 
-def _ready(standing: Standing, course: Course, now: int) -> int:
-    """The flag that the claim's index stands on: the kind of a queued row, negative while it waits."""
+def _look(standing: Standing, course: Course, now: int) -> int:
+    """Who looks at it: for a queued one the kind of claim, negative while it waits."""
     if standing.state is not State.QUEUED:
-        return 0
+        return _LOOKS[standing.state]
     kind = _RETRY if standing.maybe or course.failures else _FRESH
     return kind if course.next_at <= now else -kind
+
+
+def _is_ready(delivery: Delivery, now: int) -> bool:
+    """Whether a worker may claim it as it stands."""
+    return delivery.standing.state is State.QUEUED and delivery.course.next_at <= now
+
+
+def _news(move: Move) -> str:
+    """The receipt that a move tells of, "" for none."""
+    return move.course.receipt if move.event in TELLS_RECEIPT else ""
 
 
 def _delivery(row: Tuple) -> Delivery:

@@ -87,8 +87,11 @@ class SqlCalls:
             ),
         )
 
-    def close(self, keys: Sequence[tuple[int, int]]) -> None:
-        self._session.many("call_close", ({"delivery_id": id_, "epoch": epoch} for id_, epoch in keys))
+    def close(self, keys: Sequence[tuple[str, int, int]]) -> None:
+        self._session.many(
+            "call_close",
+            ({"account": account, "delivery_id": id_, "epoch": epoch} for account, id_, epoch in keys),
+        )
 
     def overdue(self, steady: int, limit: int, after: tuple[int, int] = (0, 0)) -> list[LostCall]:
         id_, epoch = after

@@ -68,17 +68,34 @@ READERS_MAX: Final = 4
 DAY_US: Final = 86_400_000_000
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_COLUMNS: Final = {"delivery": deliveries.COLUMNS, "reminder": reminders.COLUMNS}
+_COLUMNS: Final = {
+    "delivery": deliveries.COLUMNS,
+    "reminder": reminders.COLUMNS,
+    "look_of_state": deliveries.LOOK_OF_STATE,
+    "last_entry": "(SELECT last_value FROM ledger_id_seq)",
+}
+# Sideways: each row is locked when it is its turn, and no more than are asked for. And only an index of the
+# agenda can lead to them, whatever the planner believes about the sizes of the tables.
+_EACH: Final = f"LATERAL (SELECT {deliveries.COLUMNS} FROM delivery WHERE id = delivery_id FOR UPDATE"
 _WRITING: Final = {
     **_COLUMNS,
     "for_update": "FOR UPDATE",
     "skip_locked": "FOR UPDATE SKIP LOCKED",
+    "lock_each": f"{_EACH}) AS delivery",
+    "skip_each": f"{_EACH} SKIP LOCKED) AS delivery",
     "waiting_unlocked": (
-        "AND id IN (SELECT id FROM delivery WHERE account = :account AND ready < 0 AND next_at <= :now "
+        "AND delivery_id IN (SELECT delivery_id FROM agenda WHERE via = :account AND look < 0 AND at <= :now "
         "FOR UPDATE SKIP LOCKED)"
     ),
 }
-_READING: Final = {**_COLUMNS, "for_update": "", "skip_locked": "", "waiting_unlocked": ""}
+_READING: Final = {
+    **_COLUMNS,
+    "for_update": "",
+    "skip_locked": "",
+    "lock_each": "delivery",
+    "skip_each": "delivery",
+    "waiting_unlocked": "",
+}
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

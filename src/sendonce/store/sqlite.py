@@ -47,10 +47,17 @@ much as the row takes; it says the id without that: INTEGER PRIMARY KEY is the r
 _TOKENS: Final = {
     "delivery": deliveries.COLUMNS,
     "reminder": reminders.COLUMNS,
+    "look_of_state": deliveries.LOOK_OF_STATE,
+    "last_entry": "(SELECT coalesce(max(id), 0) FROM ledger)",
     "for_update": "",
     "skip_locked": "",
+    "lock_each": "delivery",
+    "skip_each": "delivery",
     "waiting_unlocked": "",
     "id": "INTEGER PRIMARY KEY",
+    "number": "INTEGER PRIMARY KEY",
+    "key": "INTEGER PRIMARY KEY",
+    "clustered": " WITHOUT ROWID",
 }
 
 

@@ -1,9 +1,11 @@
 -- The first schema. One text for SQLite and PostgreSQL: TEXT, BIGINT (microseconds UTC, flags as 0/1),
--- opaque JSON as TEXT; {id} is the only token: a self-numbering primary key.
+-- opaque JSON as TEXT. Tokens: {id} a self-numbering primary key, {number} a self-numbered column, {key} a whole
+-- number given as primary key, {clustered} a table that is its primary key.
 --
--- Hot rows are narrow: `delivery` and `open_call`. What is wide or read once (`reminder`, `content`,
--- `ledger`) lies apart. What a stage looks for is a flag with a partial index, never `state` itself,
--- so that a table full of finished or future rows costs nothing.
+-- What a stage looks for stands in `agenda`, one narrow row for each delivery that anybody has to look at, under
+-- partial indexes: a table full of finished or future rows costs nothing. No column of `delivery` that an index
+-- covers changes in its life, so that to claim and to settle one touches its row alone. What is wide or read
+-- once (`reminder`, `content`, `ledger`) lies apart.
 
 CREATE TABLE meta (
     name   TEXT PRIMARY KEY,
@@ -71,11 +73,6 @@ CREATE TABLE delivery (
     maybe        BIGINT NOT NULL,
     permit       BIGINT NOT NULL,
     ending       TEXT   NOT NULL,
-    -- flags that follow from it
-    pending      BIGINT NOT NULL,     -- 1: SCHEDULED, a pass looks at it from next_at on
-    ready        BIGINT NOT NULL,     -- QUEUED: 1 fresh, 2 retry; waiting for next_at: -1, -2; else 0
-    unsent       BIGINT NOT NULL,     -- 1: SCHEDULED or QUEUED, the clock may end it
-    attention    BIGINT NOT NULL,     -- 1: RECONCILING, UNCERTAIN, DEAD or REJECTED
     -- its course
     due_at       BIGINT NOT NULL,
     next_at      BIGINT NOT NULL,
@@ -95,16 +92,27 @@ CREATE TABLE delivery (
     head         TEXT   NOT NULL,     -- hash of the last one
     UNIQUE (tenant, key)
 );
-CREATE INDEX delivery_pending   ON delivery (next_at, id)                WHERE pending = 1;
-CREATE INDEX delivery_ready     ON delivery (account, ready, tag, id)    WHERE ready > 0;
-CREATE INDEX delivery_waiting   ON delivery (account, next_at)           WHERE ready < 0;
-CREATE INDEX delivery_unsent    ON delivery (expires_at)                 WHERE unsent = 1;
-CREATE INDEX delivery_attention ON delivery (state, next_at, id)         WHERE attention = 1;
 CREATE INDEX delivery_due       ON delivery (due_at);
 CREATE INDEX delivery_reminder  ON delivery (reminder_id);
 CREATE INDEX delivery_customer  ON delivery (tenant, customer);
 CREATE INDEX delivery_address   ON delivery (tenant, address_tag);
-CREATE INDEX delivery_receipt   ON delivery (receipt)                    WHERE receipt <> '';
+
+-- Who has to look at a delivery, and when. It follows from the delivery's row, and changes with it; one that
+-- is SENDING or has ended well is not on it.
+CREATE TABLE agenda (
+    delivery_id {key},
+    look        BIGINT NOT NULL,      -- 0: a pass; 1 fresh, 2 retry: a claim, and -1, -2 once `at` has come;
+                                      -- RECONCILING 10, UNCERTAIN 11, DEAD 12, REJECTED 13
+    via         TEXT   NOT NULL,      -- its account
+    at          BIGINT NOT NULL,      -- its next_at
+    place       BIGINT NOT NULL,      -- its tag
+    until       BIGINT NOT NULL       -- its expires_at
+);
+CREATE INDEX agenda_pass      ON agenda (at, delivery_id)               WHERE look = 0;
+CREATE INDEX agenda_ready     ON agenda (via, look, place, delivery_id) WHERE look > 0;
+CREATE INDEX agenda_waiting   ON agenda (via, at)                       WHERE look < 0;
+CREATE INDEX agenda_unsent    ON agenda (until)                         WHERE look < 10;
+CREATE INDEX agenda_attention ON agenda (look, at, delivery_id)         WHERE look >= 10;
 
 -- What a delivery says, frozen at publication. Apart from the ledger, which holds only its hash.
 CREATE TABLE content (
@@ -128,10 +136,8 @@ CREATE TABLE open_call (
     claimed_at    BIGINT NOT NULL,
     slot_at       BIGINT NOT NULL,
     send_deadline BIGINT NOT NULL,
-    PRIMARY KEY (delivery_id, epoch)
-);
-CREATE INDEX open_call_account ON open_call (account);
-CREATE INDEX open_call_process ON open_call (process);
+    PRIMARY KEY (account, delivery_id, epoch)
+){clustered};
 
 -- The gate of a provider account: see sendonce.core.pacing.
 CREATE TABLE gate (
@@ -151,7 +157,7 @@ CREATE TABLE flow (
     flow    TEXT   NOT NULL,
     tag     BIGINT NOT NULL,
     PRIMARY KEY (account, flow)
-);
+){clustered};
 
 -- The relay's outbox: rows only where a broker carries hints.
 CREATE TABLE outbox (
@@ -159,7 +165,7 @@ CREATE TABLE outbox (
     epoch       BIGINT NOT NULL,
     channel     TEXT   NOT NULL,
     PRIMARY KEY (delivery_id, epoch)
-);
+){clustered};
 
 -- What applications asked for inside their own transactions and nobody has taken in yet. Only PostgreSQL has
 -- what fills it: see docs/outbox.md.
@@ -177,15 +183,17 @@ CREATE INDEX intake_waiting ON intake (id) WHERE parked = 0;
 CREATE INDEX intake_parked  ON intake (id) WHERE parked = 1;
 
 CREATE TABLE ledger (
-    id          {id},
+    id          {number},
     delivery_id BIGINT NOT NULL,
     seq         BIGINT NOT NULL,
     at          BIGINT NOT NULL,
     event       TEXT   NOT NULL,
     body        TEXT   NOT NULL,      -- the canonical text
     hash        TEXT   NOT NULL,
+    receipt     TEXT   NOT NULL,      -- the receipt that this entry tells of, to find by; "" for none
     UNIQUE (delivery_id, seq)
 );
+CREATE INDEX ledger_receipt ON ledger (receipt) WHERE receipt <> '';
 
 CREATE TABLE preference (
     tenant      TEXT   NOT NULL,
@@ -199,7 +207,7 @@ CREATE TABLE preference (
     masked      TEXT   NOT NULL,      -- for people's eyes
     actor       TEXT   NOT NULL,
     PRIMARY KEY (tenant, channel, address_tag, category, kind)
-);
+){clustered};
 
 CREATE TABLE template (
     tenant   TEXT   NOT NULL,

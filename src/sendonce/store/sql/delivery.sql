@@ -1,14 +1,16 @@
--- Deliveries: the hot table. {delivery} stands for the columns in the order of `sendonce.store.nouns`.
+-- Deliveries: the hot table. {delivery} stands for the columns in the order of `sendonce.store.deliveries`.
+-- {lock_each} and {skip_each} are `delivery`, one row at a time and locked, behind a row of the agenda: a lock is
+-- waited for, or what another holds is passed over.
 
 -- name: delivery_insert
 INSERT INTO delivery (
     tenant, key, reminder_id, customer, part, channel, address_tag, category, grp, priority,
-    state, epoch, version, maybe, permit, ending, pending, ready, unsent, attention,
+    state, epoch, version, maybe, permit, ending,
     due_at, next_at, expires_at, account, tag, cost, attempts, failures, throttles,
     first_try, last_try, receipt, reason, ended_at, seq, head)
 VALUES (
     :tenant, :key, :reminder_id, :customer, :part, :channel, :address_tag, :category, :grp, :priority,
-    :state, 0, 1, 0, 0, '', 1, 0, 1, 0,
+    :state, 0, 1, 0, 0, '',
     :due_at, :due_at, :expires_at, '', 0, 1, 0, 0, 0,
     0, 0, '', '', 0, 1, :head)
 RETURNING id;
@@ -58,47 +60,56 @@ WHERE tenant = :tenant AND address_tag = :address_tag AND ended_at = 0 AND id > 
 ORDER BY id LIMIT :limit {for_update};
 
 -- name: delivery_matching_pending
-SELECT {delivery} FROM delivery WHERE pending = 1 AND id > :after ORDER BY id LIMIT :limit {for_update};
+SELECT {delivery} FROM agenda CROSS JOIN {lock_each}
+WHERE id = delivery_id AND look = 0 AND state = 'SCHEDULED' AND delivery_id > :after
+ORDER BY delivery_id LIMIT :limit;
 
 -- name: delivery_matching_state
-SELECT {delivery} FROM delivery
-WHERE attention = 1 AND state = :state AND id > :after ORDER BY id LIMIT :limit {for_update};
+SELECT {delivery} FROM agenda CROSS JOIN {lock_each}
+WHERE id = delivery_id AND look = {look_of_state} AND look >= 10 AND state = :state AND delivery_id > :after
+ORDER BY delivery_id LIMIT :limit;
 
 -- name: delivery_matching_receipt
 SELECT {delivery} FROM delivery
-WHERE receipt = :receipt AND receipt <> '' AND id > :after ORDER BY id LIMIT :limit {for_update};
+WHERE id IN (SELECT delivery_id FROM ledger WHERE receipt = :receipt AND receipt <> '')
+  AND id > :after ORDER BY id LIMIT :limit {for_update};
 
--- State and a partial index decide who is due, never a mark: a row that commits late is simply seen.
+-- The agenda and a partial index decide who is due, never a mark: a row that commits late is simply seen. What is
+-- asked of the delivery too is asked once it is locked: it may have moved since its place on the agenda was read.
 -- name: delivery_due
-SELECT {delivery} FROM delivery
-WHERE pending = 1 AND next_at <= :now ORDER BY next_at, id LIMIT :limit {skip_locked};
+SELECT {delivery} FROM agenda CROSS JOIN {skip_each}
+WHERE id = delivery_id AND look = 0 AND at <= :now AND state = 'SCHEDULED' AND next_at <= :now
+ORDER BY at, delivery_id LIMIT :limit;
 
--- Where others write at the same time, what somebody holds is left alone: he is about to decide on it, and
--- to wait for one row after another in the order of the index would cross those who lock by id.
+-- Where others write at the same time, what somebody holds is left alone: he is about to decide on it.
 -- name: delivery_wake
-UPDATE delivery SET ready = -ready
-WHERE account = :account AND ready < 0 AND next_at <= :now {waiting_unlocked};
+UPDATE agenda SET look = -look
+WHERE via = :account AND look < 0 AND at <= :now {waiting_unlocked};
 
 -- name: delivery_ready
-SELECT {delivery} FROM delivery
-WHERE account = :account AND ready = :ready AND ready > 0 ORDER BY tag, id LIMIT :limit {skip_locked};
+SELECT {delivery} FROM agenda CROSS JOIN {skip_each}
+WHERE id = delivery_id AND via = :account AND look = :look AND look > 0 AND state = 'QUEUED'
+ORDER BY place, delivery_id LIMIT :limit;
 
 -- name: delivery_next_wake
-SELECT min(next_at) FROM delivery WHERE account = :account AND ready < 0;
+SELECT min(at) FROM agenda WHERE via = :account AND look < 0;
 
 -- name: delivery_expired
-SELECT {delivery} FROM delivery
-WHERE unsent = 1 AND expires_at <= :now ORDER BY expires_at LIMIT :limit {skip_locked};
+SELECT {delivery} FROM agenda CROSS JOIN {skip_each}
+WHERE id = delivery_id AND look < 10 AND until <= :now AND state IN ('SCHEDULED', 'QUEUED')
+  AND expires_at <= :now
+ORDER BY until LIMIT :limit;
 
 -- name: delivery_attention
-SELECT {delivery} FROM delivery
-WHERE attention = 1 AND state = :state AND next_at <= :now AND :account IN ('', account) ORDER BY next_at, id LIMIT :limit {skip_locked};
+SELECT {delivery} FROM agenda CROSS JOIN {skip_each}
+WHERE id = delivery_id AND look = {look_of_state} AND look >= 10 AND at <= :now AND :account IN ('', via)
+  AND state = :state AND next_at <= :now
+ORDER BY at, delivery_id LIMIT :limit;
 
 -- The only statement that writes a state.
 -- name: delivery_move
 UPDATE delivery SET
     state = :state, epoch = :epoch, version = :version, maybe = :maybe, permit = :permit, ending = :ending,
-    pending = :pending, ready = :ready, unsent = :unsent, attention = :attention,
     next_at = :next_at, expires_at = :expires_at, account = :account, tag = :tag,
     cost = :cost, attempts = :attempts, failures = :failures, throttles = :throttles,
     first_try = :first_try, last_try = :last_try, receipt = :receipt, reason = :reason,
@@ -113,38 +124,50 @@ WHERE id = :id;
 
 -- Looked at again later, for the same reason as before: no entry, the first one told it.
 -- name: delivery_defer
-UPDATE delivery SET next_at = :next_at WHERE id = :id AND seq = :from_seq AND ready <= 0;
+UPDATE delivery SET next_at = :next_at WHERE id = :id AND seq = :from_seq;
 
--- A pause is over: what it put off, at most an hour ahead, is looked at now. No entry: the claim or the
--- publication that follows is the news.
--- name: delivery_unpause_scheduled
-UPDATE delivery SET next_at = :now WHERE id IN (
-    SELECT id FROM delivery
-    WHERE pending = 1 AND next_at > :now AND next_at <= :until AND reason = :reason
-      AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name
-    ORDER BY next_at, id LIMIT :limit);
+-- What a pause put off, at most an hour ahead, those that waited longest first.
+-- name: delivery_paused_scheduled
+SELECT id FROM agenda CROSS JOIN delivery
+WHERE id = delivery_id AND look = 0 AND at > :now AND at <= :until AND reason = :reason
+  AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name
+ORDER BY at, delivery_id LIMIT :limit;
 
--- name: delivery_unpause_queued
-UPDATE delivery SET next_at = :now WHERE id IN (
-    SELECT id FROM delivery
-    WHERE account = :account AND ready < 0 AND next_at > :now AND next_at <= :until AND reason = :reason
-      AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name
-    ORDER BY next_at LIMIT :limit);
+-- name: delivery_paused_queued
+SELECT id FROM agenda CROSS JOIN delivery
+WHERE id = delivery_id AND via = :account AND look < 0 AND at > :now AND at <= :until AND reason = :reason
+  AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name
+ORDER BY at LIMIT :limit;
 
--- What is queued and was put off by a pause, for a resume that gives it turns: those that waited longest, by
--- the index of what waits; then in order of id, as all rows are locked. Whose turn is given leaves it, so it
--- has no pages.
+-- The same of any account, for a resume that gives turns; then in order of id, as all rows are locked. Whose
+-- turn is given leaves it, so it has no pages.
 -- name: delivery_matching_held_queued
 SELECT {delivery} FROM delivery WHERE id IN (
-    SELECT id FROM delivery
-    WHERE ready < 0 AND next_at > :now AND next_at <= :until AND reason = :reason
+    SELECT id FROM agenda CROSS JOIN delivery
+    WHERE id = delivery_id AND look < 0 AND at > :now AND at <= :until AND reason = :reason
       AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name
-    ORDER BY next_at, id LIMIT :limit)
+    ORDER BY at, delivery_id LIMIT :limit)
 ORDER BY id {for_update};
 
 -- name: delivery_note
 UPDATE delivery SET seq = :seq, head = :head WHERE id = :id AND seq = :from_seq;
 
 -- name: ledger_append
-INSERT INTO ledger (delivery_id, seq, at, event, body, hash)
-VALUES (:delivery_id, :seq, :at, :event, :body, :hash);
+INSERT INTO ledger (delivery_id, seq, at, event, body, hash, receipt)
+VALUES (:delivery_id, :seq, :at, :event, :body, :hash, :receipt);
+
+-- The agenda: what follows from a delivery's row for those who look for it.
+
+-- name: agenda_put
+INSERT INTO agenda (delivery_id, look, via, at, place, until)
+VALUES (:delivery_id, :look, :via, :at, :place, :until);
+
+-- name: agenda_change
+UPDATE agenda SET look = :look, via = :via, at = :at, place = :place, until = :until
+WHERE delivery_id = :delivery_id;
+
+-- name: agenda_defer
+UPDATE agenda SET at = :at WHERE delivery_id = :delivery_id;
+
+-- name: agenda_strike
+DELETE FROM agenda WHERE delivery_id = :delivery_id;

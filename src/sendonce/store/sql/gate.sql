@@ -41,7 +41,7 @@ INSERT INTO open_call (delivery_id, epoch, account, process, claimed_at, slot_at
 VALUES (:delivery_id, :epoch, :account, :process, :claimed_at, :slot_at, :send_deadline);
 
 -- name: call_close
-DELETE FROM open_call WHERE delivery_id = :delivery_id AND epoch = :epoch;
+DELETE FROM open_call WHERE account = :account AND delivery_id = :delivery_id AND epoch = :epoch;
 
 -- Calls whose own deadline has passed, also of a living process, and calls of a process without a lease.
 -- In pages: a call that was given up stays here while its lane is held.

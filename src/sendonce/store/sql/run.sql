@@ -97,22 +97,22 @@ DELETE FROM outbox WHERE delivery_id = :delivery_id AND epoch = :epoch;
 
 -- name: backlog_pending
 SELECT channel, '' AS account, min(due_at) AS due_at, count(*) AS n
-FROM delivery WHERE pending = 1 AND next_at <= :now GROUP BY channel;
+FROM agenda CROSS JOIN delivery WHERE id = delivery_id AND look = 0 AND at <= :now GROUP BY channel;
 
 -- What hangs on each account and has not ended: queued, called, or in doubt.
 -- name: backlog_open
-SELECT account, 'queued' AS how, count(*) AS n FROM delivery WHERE ready > 0 GROUP BY account
+SELECT via AS account, 'queued' AS how, count(*) AS n FROM agenda WHERE look > 0 AND look < 10 GROUP BY via
 UNION ALL
-SELECT account, 'queued' AS how, count(*) AS n FROM delivery WHERE ready < 0 GROUP BY account
+SELECT via AS account, 'queued' AS how, count(*) AS n FROM agenda WHERE look < 0 GROUP BY via
 UNION ALL
 SELECT account, 'sending' AS how, count(*) AS n FROM open_call GROUP BY account
 UNION ALL
-SELECT account, state AS how, count(*) AS n FROM delivery
-WHERE attention = 1 AND state IN ('RECONCILING', 'UNCERTAIN') GROUP BY account, state;
+SELECT via AS account, CASE look WHEN 10 THEN 'RECONCILING' ELSE 'UNCERTAIN' END AS how, count(*) AS n
+FROM agenda WHERE look >= 10 AND look < 12 GROUP BY via, look;
 
 -- name: backlog_queued
 SELECT channel, account, min(due_at) AS due_at, count(*) AS n
-FROM delivery WHERE ready > 0 GROUP BY channel, account
+FROM agenda CROSS JOIN delivery WHERE id = delivery_id AND look > 0 AND look < 10 GROUP BY channel, account
 UNION ALL
 SELECT channel, account, min(due_at) AS due_at, count(*) AS n
-FROM delivery WHERE ready < 0 GROUP BY channel, account;
+FROM agenda CROSS JOIN delivery WHERE id = delivery_id AND look < 0 GROUP BY channel, account;

@@ -11,7 +11,7 @@ WHERE reminder_id IN (SELECT id FROM reminder WHERE tenant = :tenant AND reminde
 ORDER BY id LIMIT :limit;
 
 -- name: view_ledger
-SELECT seq, at, event, body, hash FROM ledger WHERE delivery_id = :delivery_id ORDER BY seq;
+SELECT seq, at, event, body, hash, receipt FROM ledger WHERE delivery_id = :delivery_id ORDER BY seq;
 
 -- One box to find by, newest first, below id `before`.
 
@@ -33,13 +33,14 @@ WHERE tenant = :tenant AND address_tag = :value AND id < :before ORDER BY id DES
 
 -- name: view_find_receipt
 SELECT {delivery} FROM delivery
-WHERE receipt = :value AND receipt <> '' AND tenant = :tenant AND id < :before
+WHERE id IN (SELECT delivery_id FROM ledger WHERE receipt = :value AND receipt <> '')
+  AND tenant = :tenant AND id < :before
 ORDER BY id DESC LIMIT :limit;
 
 -- The overview. Each stands on a partial index, so that a million future rows cost nothing but a count.
 
 -- name: view_scheduled_total
-SELECT count(*) AS total FROM delivery WHERE pending = 1;
+SELECT count(*) AS total FROM agenda WHERE look = 0;
 
 -- The head of the line by channel: the channel lies in the row, so only so many rows are looked at.
 -- name: view_scheduled
@@ -47,33 +48,35 @@ SELECT channel, count(*) AS scheduled,
        coalesce(sum(CASE WHEN next_at <= :now THEN 1 ELSE 0 END), 0) AS due,
        coalesce(sum(CASE WHEN reason = 'catch_up' THEN 1 ELSE 0 END), 0) AS catching_up,
        min(next_at) AS first_at
-FROM (SELECT channel, next_at, reason FROM delivery WHERE pending = 1 ORDER BY next_at, id LIMIT :limit) AS head
+FROM (SELECT channel, next_at, reason FROM agenda CROSS JOIN delivery WHERE id = delivery_id AND look = 0
+      ORDER BY at, delivery_id LIMIT :limit) AS head
 GROUP BY channel;
 
 -- What a resume lets go, by channel: all that is due for the scheduler's, else what this pause put off.
 -- name: view_held
-SELECT channel, count(*) AS count FROM delivery
-WHERE pending = 1 AND next_at <= CASE WHEN :scope = 'scheduler' THEN :now ELSE :until END
+SELECT channel, count(*) AS count FROM agenda CROSS JOIN delivery
+WHERE id = delivery_id AND look = 0 AND at <= CASE WHEN :scope = 'scheduler' THEN :now ELSE :until END
   AND (:scope = 'scheduler' OR reason = :reason
        AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name)
 GROUP BY channel
 UNION ALL
-SELECT channel, count(*) AS count FROM delivery
-WHERE ready < 0 AND next_at > :now AND next_at <= :until AND reason = :reason
+SELECT channel, count(*) AS count FROM agenda CROSS JOIN delivery
+WHERE id = delivery_id AND look < 0 AND at > :now AND at <= :until AND reason = :reason
   AND CASE WHEN :scope = 'channel' THEN channel ELSE tenant || '/' || grp END = :name
 GROUP BY channel;
 
 -- name: view_ready
-SELECT account, count(*) AS count, min(next_at) AS first_at FROM delivery WHERE ready > 0 GROUP BY account;
+SELECT via AS account, count(*) AS count, min(at) AS first_at FROM agenda WHERE look > 0 AND look < 10 GROUP BY via;
 
 -- Waiting rows, and how many of them only wait for the next look of a worker.
 -- name: view_waiting
-SELECT account, count(*) AS count,
-       coalesce(sum(CASE WHEN next_at <= :now THEN 1 ELSE 0 END), 0) AS due, min(next_at) AS first_at
-FROM delivery WHERE ready < 0 GROUP BY account;
+SELECT via AS account, count(*) AS count,
+       coalesce(sum(CASE WHEN at <= :now THEN 1 ELSE 0 END), 0) AS due, min(at) AS first_at
+FROM agenda WHERE look < 0 GROUP BY via;
 
 -- name: view_attention
-SELECT channel, account, state, count(*) AS count FROM delivery WHERE attention = 1
+SELECT channel, account, state, count(*) AS count FROM agenda CROSS JOIN delivery
+WHERE id = delivery_id AND look >= 10
 GROUP BY channel, account, state;
 
 -- name: view_calls
@@ -94,11 +97,11 @@ SELECT d.account AS account, l.event AS event,
        CASE WHEN l.event = 'claimed' AND l.body NOT LIKE '%"decision":"first"%' THEN 1 ELSE 0 END AS again,
        count(*) AS count, min(l.at) AS first_at
 FROM ledger l JOIN delivery d ON d.id = l.delivery_id
-WHERE l.id > (SELECT coalesce(max(id), 0) FROM ledger) - :entries AND l.at > :since
+WHERE l.id > {last_entry} - :entries AND l.at > :since
 GROUP BY d.account, l.event, again;
 
 -- name: view_channel_of
-SELECT channel FROM delivery WHERE account = :account AND (ready > 0 OR attention = 1) LIMIT 1;
+SELECT channel FROM agenda CROSS JOIN delivery WHERE id = delivery_id AND via = :account AND look > 0 LIMIT 1;
 
 -- The report of a day: dispositions, and whether the ledger ends where the row says it does.
 
@@ -129,14 +132,20 @@ ORDER BY d.id LIMIT :limit;
 
 -- name: view_verify_size
 SELECT (SELECT coalesce(max(id), 0) FROM delivery) AS deliveries,
-       (SELECT coalesce(max(delivery_id), 0) FROM ledger) AS recorded;
+       (SELECT coalesce(max(delivery_id), 0) FROM ledger) AS recorded,
+       (SELECT coalesce(max(delivery_id), 0) FROM agenda) AS planned;
 
 -- name: view_verify_rows
-SELECT {delivery}, pending, ready, unsent, attention FROM delivery
+SELECT {delivery}, coalesce(look, -9) AS look, coalesce(via, '') AS via, coalesce(at, 0) AS at,
+       coalesce(place, 0) AS place, coalesce(until, 0) AS until
+FROM delivery LEFT JOIN agenda ON delivery_id = id
 WHERE id > :after AND id <= :upto ORDER BY id;
 
+-- name: view_verify_agenda
+SELECT delivery_id FROM agenda WHERE delivery_id > :after AND delivery_id <= :upto;
+
 -- name: view_verify_lines
-SELECT delivery_id, seq, at, event, body, hash FROM ledger
+SELECT delivery_id, seq, at, event, body, hash, receipt FROM ledger
 WHERE delivery_id > :after AND delivery_id <= :upto ORDER BY delivery_id, seq;
 
 -- name: view_verify_contents
@@ -150,8 +159,8 @@ SELECT delivery_id, epoch FROM open_call WHERE delivery_id > :after AND delivery
 -- index. '' stands for "any"; a reason also stands for its family ("failed" for "failed:connection").
 
 -- name: view_desk
-SELECT {delivery} FROM delivery
-WHERE attention = 1 AND state = :state AND (next_at, id) > (:next_at, :id)
+SELECT {delivery} FROM agenda CROSS JOIN delivery
+WHERE id = delivery_id AND look = {look_of_state} AND look >= 10 AND (at, delivery_id) > (:next_at, :id)
   AND (:tenant = '' OR tenant = :tenant)
   AND (:channel = '' OR channel = :channel)
   AND (:account = '' OR account = :account)
@@ -159,11 +168,12 @@ WHERE attention = 1 AND state = :state AND (next_at, id) > (:next_at, :id)
   AND (:group = '' OR grp = :group)
   AND (:since = 0 OR due_at >= :since) AND (:until = 0 OR due_at < :until)
   AND (:template = '' OR EXISTS (SELECT 1 FROM reminder r WHERE r.id = reminder_id AND r.template = :template))
-ORDER BY next_at, id LIMIT :limit;
+ORDER BY at, delivery_id LIMIT :limit;
 
 -- name: view_desk_groups
 SELECT state, reason, channel, account, count(*) AS count, min(due_at) AS first_due, max(due_at) AS last_due
-FROM delivery WHERE attention = 1 AND state IN (:state, :other) AND (:tenant = '' OR tenant = :tenant)
+FROM agenda CROSS JOIN delivery
+WHERE id = delivery_id AND look >= 10 AND state IN (:state, :other) AND (:tenant = '' OR tenant = :tenant)
 GROUP BY state, reason, channel, account ORDER BY count DESC, state, reason, channel, account LIMIT :limit;
 
 -- How many open deliveries a pause holds, up to `limit`.

@@ -10,7 +10,9 @@ FROM ledger l JOIN delivery d ON d.id = l.delivery_id WHERE l.id > :after ORDER 
 SELECT id, delivery_id, seq, at, event, body, hash FROM ledger ORDER BY id;
 
 -- name: view_simulator_deliveries
-SELECT {delivery}, part, pending, ready, unsent, attention FROM delivery ORDER BY id;
+SELECT {delivery}, part, coalesce(look, -9) AS look, coalesce(via, '') AS via, coalesce(at, 0) AS at,
+       coalesce(place, 0) AS place, coalesce(until, 0) AS until
+FROM delivery LEFT JOIN agenda ON delivery_id = id ORDER BY id;
 
 -- name: view_simulator_gates
 SELECT account, limits, closed_until, closed_why, paused_until, state, version FROM gate ORDER BY account;

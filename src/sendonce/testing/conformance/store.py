@@ -295,20 +295,12 @@ class StoreSuite:
 
     # Deliveries: who is next.
 
-    def test_flags_follow_from_the_state(self, store: Store, clock: VirtualClock) -> None:
+    def test_the_place_on_the_agenda_follows_from_the_state(self, store: Store, clock: VirtualClock) -> None:
         rows = one_in_each_state(store)
         clock.advance(1.0)
-        flags = {
-            State(str(row["state"])): (row["pending"], row["ready"], row["unsent"], row["attention"])
-            for row in store.read(_all_rows)
-        }
-        nothing = (0, 0, 0, 0)
-        assert flags == {
-            **dict.fromkeys(State, nothing),
-            State.SCHEDULED: (1, 0, 1, 0),
-            State.QUEUED: (0, 1, 1, 0),
-            **dict.fromkeys((State.RECONCILING, State.UNCERTAIN, State.DEAD, State.REJECTED), (0, 0, 0, 1)),
-        }
+        found = {State(str(row["state"])): row["look"] for row in store.read(_all_rows)}
+        looks = {State.SCHEDULED: 0, State.QUEUED: 1, State.RECONCILING: 10, State.UNCERTAIN: 11}
+        assert found == dict.fromkeys(State, -9) | looks | {State.DEAD: 12, State.REJECTED: 13}
         assert {state for state, row in rows.items() if row.ended_at} == ENDED
         assert {row.ended_at for row in rows.values()} == {0, START}
 
@@ -706,9 +698,9 @@ class StoreSuite:
         assert store.read(lambda tx: (tx.calls.count("acc"), tx.calls.count("b"), tx.calls.count("x"))) == (
             3, 1, 0,
         )  # fmt: skip
-        store.write(lambda tx: tx.calls.close([(1, 2), (2, 7), (9, 1)])).result()
+        store.write(lambda tx: tx.calls.close([("acc", 1, 2), ("acc", 2, 7), ("b", 1, 1)])).result()
         assert store.read(lambda tx: (tx.calls.count("acc"), tx.calls.count("b"))) == (2, 1)
-        store.write(lambda tx: tx.calls.close([(1, 1), (2, 1), (1, 1)])).result()
+        store.write(lambda tx: tx.calls.close([("acc", 1, 1), ("acc", 2, 1), ("acc", 1, 1)])).result()
         assert store.read(lambda tx: (tx.calls.count("acc"), tx.calls.count("b"))) == (0, 1)
 
     def test_overdue_calls_tell_a_gone_process_from_a_slow_one(self, store: Store) -> None:
@@ -796,7 +788,7 @@ class StoreSuite:
         assert names == {"alive", "young", "calling", "ended-1", "ended-2"}
         assert store.write(lambda tx: tx.processes.forget(START, 9)).result() == 2
         assert store.write(lambda tx: tx.processes.forget(START, 9)).result() == 0
-        store.write(lambda tx: tx.calls.close([(7, 1)])).result()
+        store.write(lambda tx: tx.calls.close([("acc", 7, 1)])).result()
         assert store.write(lambda tx: tx.processes.forget(START, 9)).result() == 1
 
     def test_one_process_leads_until_its_lease_is_over_or_it_resigns(
