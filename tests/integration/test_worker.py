@@ -167,13 +167,13 @@ class Flaky:
     def one_writer(self) -> bool:
         return self._store.one_writer
 
-    def write(self, unit: Callable[[Tx], T]) -> Future[T]:
+    def write(self, unit: Callable[[Tx], T], *, beside: bool = False) -> Future[T]:
         if self.down:
             self.refused += 1
             future: Future[T] = Future()
             future.set_exception(StoreUnavailable("the disk is full"))
             return future
-        return self._store.write(unit)
+        return self._store.write(unit, beside=beside)
 
     def read(self, query: Callable[[Tx], T]) -> T:
         return self._store.read(query)
@@ -192,9 +192,9 @@ class Late(Flaky):
         super().__init__(store)
         self._late_s = late_s
 
-    def write(self, unit: Callable[[Tx], T]) -> Future[T]:
+    def write(self, unit: Callable[[Tx], T], *, beside: bool = False) -> Future[T]:
         late: Future[T] = Future()
-        answer = super().write(unit).result()
+        answer = super().write(unit, beside=beside).result()
         threading.Timer(self._late_s, late.set_result, [answer]).start()
         return late
 

@@ -251,7 +251,8 @@ class Worker:
                     self._store.write(
                         lambda tx: settle(
                             tx, attempts, self._policy, process=self._settings.process, chance=self._chance
-                        )
+                        ),
+                        beside=True,  # a claim takes as long, and neither needs the other
                     )
                 )
                 break

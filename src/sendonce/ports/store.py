@@ -578,11 +578,13 @@ class Store(Protocol):
         """While a unit writes, all other processes wait: long work must come in short units."""
         ...
 
-    def write(self, unit: Callable[[Tx], T]) -> Future[T]:
+    def write(self, unit: Callable[[Tx], T], *, beside: bool = False) -> Future[T]:
         """Run a unit; the future resolves when it is durable. Raises nothing itself.
 
         The future carries `StoreUnavailable` when the database was locked, full or away: then
-        nothing of the unit happened.
+        nothing of the unit happened. Units run in the order in which they came. Those that are written
+        `beside` the others keep an order among themselves only: where the database lets several write,
+        they wait for none of the rest.
         """
         ...
 

@@ -1,8 +1,9 @@
 """The store for many machines: a schema of a PostgreSQL database.
 
-Each process has one writing connection on a thread of its own, and a few reading ones. Transactions are
-READ COMMITTED and short; what is decided on is locked by the statement that reads it. Every transaction
-brings its own settings along (timeouts, search path), so that a pooler may give it any connection.
+Each process has a writing connection on a thread of its own, a second one for what is written beside the rest
+(a worker's outcomes), and a few reading ones. Transactions are READ COMMITTED and short; what is decided on is
+locked by the statement that reads it. Every transaction brings its own settings along (timeouts, search path),
+so that a pooler may give it any connection.
 
 **A commit whose answer is lost** is asked about, never guessed. Each writing connection has a row in
 `writer` with the number of its last commit, and the commit itself raises it from n - 1 to n. When the
@@ -219,12 +220,21 @@ class PostgresStore:
             self._writer = InlineWriter(self._writing)
         else:
             self._writer = ThreadWriter(self._writing.open)
+        # Its connection is made when somebody first writes on it: most processes never do.
+        self._writing_beside = _Writing(target, self._clock, clock.boot)
+        self._beside: Writer | None = None
+        self._beside_lock = threading.Lock()
         self.secret = self.write(secret_of).result()
         if isinstance(self._clock, GivenClock):
             self._clock.offset = self.write(lambda tx: anchor(tx, clock)).result()
 
-    def write(self, unit: Callable[[Tx], T]) -> Future[T]:
-        return self._writer.submit(unit)
+    def write(self, unit: Callable[[Tx], T], *, beside: bool = False) -> Future[T]:
+        if not beside or self._inline:
+            return self._writer.submit(unit)
+        with self._beside_lock:
+            if self._beside is None:
+                self._beside = ThreadWriter(self._writing_beside.open, wait=False)
+            return self._beside.submit(unit)
 
     def read(self, query: Callable[[Tx], T]) -> T:
         if self._inline and self._writing.in_unit:
@@ -239,6 +249,10 @@ class PostgresStore:
         return self._writing.closed
 
     def close(self) -> None:
+        with self._beside_lock:
+            if self._beside is not None:
+                self._beside.close()
+                self._writing_beside.close()
         self._writer.close()
         self._writing.close()
         self._readers.close()
@@ -376,7 +390,7 @@ def _statements(*, reading: bool) -> Mapping[str, _Statement]:
 
 
 class _Writing:
-    """The only writing connection of a process, as the writer's `Transactions`. It comes back by itself."""
+    """A writing connection, as the writer's `Transactions`. It comes back by itself."""
 
     def __init__(self, target: Target, clock: StoreClock, boot: Callable[[], int]) -> None:
         self._target = target

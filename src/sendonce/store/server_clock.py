@@ -21,6 +21,7 @@ answer is read late, never early: a slot may start late, never before its time.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -29,10 +30,11 @@ STEP_US: Final = 100_000
 
 
 class ServerClock:
-    """See the module text. One thread observes; any may ask."""
+    """See the module text. Any thread may observe, and any may ask."""
 
     def __init__(self, boot: Callable[[], int]) -> None:
         self.boot = boot
+        self._lock = threading.Lock()
         self._held: tuple[int, int] | None = None  # (steady - boot, correction)
 
     def remember(self, steady: int) -> None:
@@ -48,10 +50,11 @@ class ServerClock:
         answered_at = self.boot()
         least = calendar + correction - answered_at
         most = calendar + correction - asked_at
-        held = least if self._held is None else self._held[0]
-        if held - most > STEP_US:
-            return held - most
-        self._held = min(max(held, least), most), correction
+        with self._lock:
+            held = least if self._held is None else self._held[0]
+            if held - most > STEP_US:
+                return held - most
+            self._held = min(max(held, least), most), correction
         return 0
 
     def now(self) -> int:

@@ -124,7 +124,7 @@ class SqliteStore:
         self.secret = self.write(secret_of).result()
         self._offset = self.write(lambda tx: anchor(tx, clock)).result()
 
-    def write(self, unit: Callable[[Tx], T]) -> Future[T]:
+    def write(self, unit: Callable[[Tx], T], *, beside: bool = False) -> Future[T]:
         return self._writer.submit(unit)
 
     def read(self, query: Callable[[Tx], T]) -> T:

@@ -105,19 +105,24 @@ class ThreadWriter:
     """One thread that owns the connection, and a queue before it.
 
     `connect` runs on that thread: the connection belongs to it. `queue_max` bounds what may wait;
-    past it, `submit` blocks, which is the back-pressure.
+    past it, `submit` blocks, which is the back-pressure. `wait` for the connection here, and raise what is
+    wrong with it; else the first unit is answered with that, and the next one tries again.
     """
 
-    def __init__(self, connect: Callable[[], Transactions], *, queue_max: int = 4096) -> None:
+    def __init__(
+        self, connect: Callable[[], Transactions], *, queue_max: int = 4096, wait: bool = True
+    ) -> None:
         self._jobs: queue.Queue[_Job | None] = queue.Queue(queue_max)
         self._closed = False
         self._lock = threading.Lock()
-        opened: Future[Transactions] = Future()
+        self._connect = connect
+        opened: Future[None] = Future()
         self._thread = threading.Thread(
-            target=self._work, args=(connect, opened), name="store-writer", daemon=True
+            target=self._work, args=(opened if wait else None,), name="store-writer", daemon=True
         )
         self._thread.start()
-        opened.result()
+        if wait:
+            opened.result()
 
     def submit(self, unit: Callable[[Tx], T]) -> Future[T]:
         future: Future[T] = Future()
@@ -136,14 +141,22 @@ class ThreadWriter:
             self._jobs.put(None)
         self._thread.join()
 
-    def _work(self, connect: Callable[[], Transactions], opened: Future[Transactions]) -> None:
-        try:
-            transactions = connect()
-        except BaseException as error:
-            opened.set_exception(error)
-            return
-        opened.set_result(transactions)
+    def _work(self, opened: Future[None] | None) -> None:
+        transactions: Transactions | None = None
+        if opened is not None:
+            try:
+                transactions = self._connect()
+            except BaseException as error:
+                opened.set_exception(error)
+                return
+            opened.set_result(None)
         while (job := self._jobs.get()) is not None:
+            if transactions is None:
+                try:
+                    transactions = self._connect()
+                except BaseException as error:
+                    job.future.set_exception(error)
+                    continue
             _commit([job], transactions, self._next)
 
     def _next(self) -> _Job | None:

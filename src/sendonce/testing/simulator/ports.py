@@ -86,7 +86,7 @@ class StorePort:
         self.one_writer = ground.store.one_writer
         self._away_until = 0.0
 
-    def write(self, unit: Callable[[Tx], T]) -> Future[T]:
+    def write(self, unit: Callable[[Tx], T], *, beside: bool = False) -> Future[T]:
         self._process.check()
         future: Future[T] = Future()
         if self._process.side.here:
