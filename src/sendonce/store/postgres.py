@@ -1,9 +1,9 @@
 """The store for many machines: a schema of a PostgreSQL database.
 
-Each process has a writing connection on a thread of its own, a second one for what is written beside the rest
-(a worker's outcomes), and a few reading ones. Transactions are READ COMMITTED and short; what is decided on is
-locked by the statement that reads it. Every transaction brings its own settings along (timeouts, search path),
-so that a pooler may give it any connection.
+Each process has a writing connection on a thread of its own, a second one for what is written beside the
+rest (a worker's outcomes), and a few reading ones. Transactions are READ COMMITTED and short; what is decided
+on is locked by the statement that reads it. Every transaction brings its own settings along (timeouts, search
+path), so that a pooler may give it any connection.
 
 **A commit whose answer is lost** is asked about, never guessed. Each writing connection has a row in
 `writer` with the number of its last commit, and the commit itself raises it from n - 1 to n. When the
