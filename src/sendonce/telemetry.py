@@ -281,6 +281,13 @@ STORE_UNAVAILABLE: Final = Event(
     ERROR,
     ("stage", "error", "at", "wait_s"),
 )
+RUN_AGAIN: Final = Event(
+    "run_again",
+    "The database gave up a group of writes: a deadlock, a lost connection. Nothing of it happened; it runs "
+    "again.",
+    WARNING,
+    ("reason", "units", "tries"),
+)
 CONFIGURATION_GAP: Final = Event(
     "configuration_gap",
     "A due delivery needs a category or an account that the configuration lost; it waits.",
@@ -342,7 +349,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "pid": "the process id",
     "policy": "the uncertain policy that applies",
     "published": "deliveries queued",
-    "reason": "why it was refused, in one word",
+    "reason": "why it was refused or given up, in one word",
     "refused": "deliveries that could not be, with a reason in the answer",
     "revised": "rows that changed a reminder",
     "role": "what the process does: worker, scheduler, ...",
@@ -356,7 +363,9 @@ FIELDS: Final[Mapping[str, str]] = {
     "target": "the name of what was paused or resumed",
     "tenant": "whose data it is",
     "took_s": "how long it took",
+    "tries": "how often it has been tried",
     "unchanged": "rows that were known already",
+    "units": "how many writes were in it",
     "version": "the version of sendonce",
     "wait_s": "how long until the next try",
     "waiting": "reminders that wait to be taken in",

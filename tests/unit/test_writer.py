@@ -215,6 +215,20 @@ def test_closing_finishes_what_was_handed_in_and_takes_nothing_more(held: Held) 
     held.writer.close()
 
 
+@pytest.mark.parametrize("error", [None, ValueError("its own fault"), StoreUnavailable("the disk is full")])
+def test_who_does_not_wait_any_more_stops_nobody(held: Held, error: Exception | None) -> None:
+    """A task that was cancelled cancels its future; the writer has others to answer."""
+    first = held.hold()
+    if isinstance(error, StoreUnavailable):
+        held.log.fail["commit"] = error
+    gone = held.writer.submit(raising(error) if isinstance(error, ValueError) else counting([], "gone"))
+    assert gone.cancel()
+    held.go.set()
+    assert isinstance(first.exception(30), StoreUnavailable | None)
+    assert held.writer.submit(counting([], "next")).result(30) == 1
+    held.writer.close()
+
+
 def test_a_full_queue_holds_back_whoever_hands_in() -> None:
     writer = ThreadWriter(Log, queue_max=2)
     held = Held(writer, Log())
@@ -281,6 +295,18 @@ def test_a_group_that_the_database_gave_up_is_run_again_from_the_start(held: Hel
     assert held.log.lines.count("rollback") == 1
     assert held.log.lines[-1] == "commit"
     held.writer.close()
+
+
+def test_each_time_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, dict[str, object]]] = []
+    monkeypatch.setattr(module, "tell", lambda event, **fields: told.append((event.name, fields)))
+    first = again(StoreUnavailable("waited for each other", code="store_deadlock"))
+    second = again(StoreUnavailable("the line broke", code="store_unreachable"))
+    assert InlineWriter(Log()).submit(counting([], "a", first, second)).result() == 3
+    assert told == [
+        ("run_again", {"reason": "store_deadlock", "units": 1, "tries": 1}),
+        ("run_again", {"reason": "store_unreachable", "units": 1, "tries": 2}),
+    ]
 
 
 def test_a_unit_that_failed_by_itself_is_run_again_with_its_group() -> None:

@@ -603,6 +603,8 @@ class _Writing:
         if isinstance(fault, FORGOTTEN):
             self._prepare = False
             self._connection.close()
+        if isinstance(fault, errors.ReadOnlySqlTransaction):
+            self._connection.close()  # it leads to a server that writes no more: look for the one that does
         if self._connection.closed or isinstance(fault, AGAIN):
             raise RunAgain from ours(fault, self._target.where)
 

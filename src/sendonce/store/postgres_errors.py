@@ -16,6 +16,21 @@ FORGOTTEN = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
 """A pooler in between gave us another connection than the one that holds our prepared statements."""
 
 
+_AT_CONNECTING: tuple[tuple[str, type[psycopg.Error]], ...] = (
+    ("too many clients", errors.TooManyConnections),
+    ("remaining connection slots are reserved", errors.TooManyConnections),
+    ("too many connections for", errors.TooManyConnections),
+    ("session is read-only", errors.ReadOnlySqlTransaction),
+    ("hot standby mode", errors.ReadOnlySqlTransaction),
+    ("authentication failed", errors.InvalidPassword),
+    ("no password supplied", errors.InvalidPassword),
+    ("is not permitted to log in", errors.InvalidAuthorizationSpecification),
+    ("no pg_hba.conf entry", errors.InvalidAuthorizationSpecification),
+)
+"""A connection that is refused comes without a code: only the text says why. Where a server speaks another
+language, the general answer has to do."""
+
+
 class translated:  # noqa: N801 (reads as a clause)
     """Turn what PostgreSQL raises into ours. `where`: the database, for people."""
 
@@ -34,7 +49,7 @@ class translated:  # noqa: N801 (reads as a clause)
 
 def ours(error: psycopg.Error, where: str) -> StoreError:
     said = _first_line(error)
-    match error:
+    match _told_apart(error, said):
         case errors.LockNotAvailable():
             return StoreUnavailable(
                 f"{where}: another transaction holds a lock for longer than allowed ({said}): "
@@ -47,7 +62,13 @@ def ours(error: psycopg.Error, where: str) -> StoreError:
                 "of the server, and whether its tables are analysed",
                 code="store_slow",
             )
-        case errors.DeadlockDetected() | errors.SerializationFailure():
+        case errors.DeadlockDetected():
+            return StoreUnavailable(
+                f"{where}: transactions waited for each other again and again ({said}): "
+                "report it, with the server's log of that moment",
+                code="store_deadlock",
+            )
+        case errors.SerializationFailure():
             return StoreUnavailable(
                 f"{where}: transactions stood in each other's way again and again ({said})",
                 code="store_locked",
@@ -95,6 +116,17 @@ def ours(error: psycopg.Error, where: str) -> StoreError:
             )
         case _:
             return StoreError(f"{where}: {said}")
+
+
+def _told_apart(error: psycopg.Error, said: str) -> psycopg.Error:
+    """The error, or for a refused connection what it would be with a code."""
+    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+        for words, kind in _AT_CONNECTING:
+            if words in said:
+                return kind(said)
+        if 'database "' in said and "does not exist" in said:
+            return errors.InvalidCatalogName(said)
+    return error
 
 
 def _first_line(error: psycopg.Error) -> str:

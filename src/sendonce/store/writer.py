@@ -9,7 +9,8 @@ A commit closes after `HOLD_S`, so that no process keeps the others from the dat
 Where several processes write at once, locks are taken in one order inside a unit, but two units of a group
 may want theirs in another order than those of another process. So only the first unit of a group may wait
 for a lock; a later one that meets one is put off (`PutOff`) and begins the next group. What the database
-gives up all the same (`RunAgain`: a deadlock, a connection that was lost before the commit) is run again.
+gives up all the same (`RunAgain`: a deadlock, a connection that was lost before the commit) is run again,
+and told each time, with its reason: none is to be expected, and who sees many wants to know.
 
 The writer is a port of its own: the simulator runs units inline, in the order that its seed gives.
 """
@@ -21,12 +22,15 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from sendonce.core.errors import StoreUnavailable
+from sendonce import telemetry
+from sendonce.core.errors import StoreError, StoreUnavailable
 from sendonce.ports.store import Tx
+from sendonce.telemetry import tell
 
 T = TypeVar("T")
 
@@ -155,7 +159,7 @@ class ThreadWriter:
                 try:
                     transactions = self._connect()
                 except BaseException as error:
-                    job.future.set_exception(error)
+                    _answer([job], error)
                     continue
             _commit([job], transactions, self._next)
 
@@ -181,6 +185,7 @@ def _commit(jobs: list[_Job], transactions: Transactions, more: Callable[[], _Jo
             runs = 0
         except RunAgain as error:
             runs += 1
+            tell(telemetry.RUN_AGAIN, reason=_reason(error), units=len(jobs), tries=runs)
             if runs >= RUNS_MAX:
                 _answer(jobs, error.__cause__ or error)
                 return
@@ -233,15 +238,22 @@ def _run_group(jobs: list[_Job], transactions: Transactions, more: Callable[[], 
         put_off = []
     else:
         for job, answer in answers:
-            job.future.set_result(answer)
+            with suppress(InvalidStateError):
+                job.future.set_result(answer)
     for job, failure in failures:
-        job.future.set_exception(failure)
+        _answer([job], failure)
     return put_off
+
+
+def _reason(error: RunAgain) -> str:
+    cause = error.__cause__
+    return cause.code if isinstance(cause, StoreError) else type(cause or error).__name__
 
 
 def _answer(jobs: list[_Job], error: BaseException) -> None:
     for job in jobs:
-        job.future.set_exception(error)
+        with suppress(InvalidStateError):  # nobody waits for it any more: it was cancelled
+            job.future.set_exception(error)
 
 
 def _nothing_more() -> _Job | None:
