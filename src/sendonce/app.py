@@ -11,21 +11,21 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Final, assert_never
 
+from sendonce import telemetry
 from sendonce.config import AccountSettings, Settings, StoreKind, StoreUrl, bind, did_you_mean
 from sendonce.core.delivery import Channel
 from sendonce.core.duration import write_duration
 from sendonce.core.errors import ConfigError
-from sendonce.core.pacing import GateLimits
 from sendonce.core.policy import Policy
 from sendonce.core.promise import Promise, ProviderClass
-from sendonce.pipeline.alarm import LOOK_S, overdue, sound, stranded
+from sendonce.pipeline.alarm import LOOK_S, Overdue, Stranded, overdue, overruled, sound, stranded
 from sendonce.pipeline.collector import Collector
-from sendonce.pipeline.handed_in import outbox
+from sendonce.pipeline.handed_in import OutboxView, outbox
 from sendonce.pipeline.heartbeat import Heartbeat, Name
 from sendonce.pipeline.leader import Leader
 from sendonce.pipeline.pruner import LOOK_S as PRUNE_LOOK_S
@@ -49,6 +49,7 @@ from sendonce.runtime.poller import Poller
 from sendonce.runtime.zone_rules import zone_rules
 from sendonce.store import sqlite
 from sendonce.store.backup import back_up
+from sendonce.telemetry import tell
 from sendonce.template_book import TemplateBook, from_store
 
 PROVIDERS: Final = {
@@ -81,10 +82,15 @@ class App:
 
     @cached_property
     def store(self) -> Store:
-        """The store, opened, migrated, its gates seeded from the configuration."""
+        """The store, opened, migrated, with a gate for each account."""
         store = _open_store(self.settings.store_url, self.clock)
-        limits = {name: account.limits for name, account in self.policy.accounts.items()}
-        store.write(lambda tx: _seed(tx, limits)).result()
+        accounts = sorted(self.policy.accounts.items())
+
+        def create(tx: Tx) -> None:
+            for name, account in accounts:
+                tx.gates.create(name, account.limits)
+
+        store.write(create).result()
         return store
 
     def back_up(self, target: Path, progress: Callable[[int, int], None]) -> int:
@@ -134,11 +140,15 @@ class App:
         stop_s: float = 20.0,
         queues: Mapping[Channel, Queue] | None = None,
     ) -> Worker:
-        """A worker for the accounts of these channels. Call it on the loop that will run it."""
+        """A worker for the accounts of these channels. Call it on the loop that will run it.
+
+        From now on their limits are those of its configuration: who only looks, or schedules, changes none.
+        """
         names = [name for name, account in self.policy.accounts.items() if account.channel in channels]
         if not names:
             wanted = ", ".join(sorted(channel.value for channel in channels))
             raise ConfigError(f"no account for {wanted}: add an [account.NAME] with that channel")
+        self._seed(names)
         return Worker(
             self.store,
             self.policy,
@@ -146,6 +156,21 @@ class App:
             WorkerSettings(self.process, role, socket.gethostname(), os.getpid(), stop_s),
             queues=queues,
         )
+
+    def _seed(self, names: Sequence[str]) -> None:
+        limits = {name: self.policy.accounts[name].limits for name in sorted(names)}
+
+        def seed(tx: Tx) -> list[str]:
+            return [name for name, each in limits.items() if tx.gates.seed(name, each)]
+
+        for name in self.store.write(seed).result():
+            tell(
+                telemetry.LIMITS_CHANGED,
+                account=name,
+                limits=str(limits[name]),
+                lanes=limits[name].lanes,
+                source="configuration",
+            )
 
     async def run(
         self,
@@ -206,11 +231,12 @@ class App:
 
         async def alarm() -> float:
             policy = self.policy
-            sound(
-                *await asyncio.to_thread(
-                    self.store.read, lambda tx: (overdue(tx, policy), stranded(tx, policy), outbox(tx))
-                )
-            )
+
+            def look(tx: Tx) -> tuple[list[Overdue], list[Stranded], OutboxView, list[str]]:
+                differ = overruled(tx, policy, channels) if work else []
+                return overdue(tx, policy), stranded(tx, policy), outbox(tx), differ
+
+            sound(*await asyncio.to_thread(self.store.read, look))
             return LOOK_S
 
         async def forget() -> float:
@@ -309,8 +335,3 @@ def _open_store(url: StoreUrl, clock: Clock) -> Store:
             return postgres.open_store(url.dsn.reveal(), clock)
         case never:
             assert_never(never)
-
-
-def _seed(tx: Tx, limits: Mapping[str, GateLimits]) -> None:
-    for name in sorted(limits):
-        tx.gates.seed(name, limits[name])

@@ -266,6 +266,13 @@ BREAKER_OPENED: Final = Event(
 LIMITS_CHANGED: Final = Event(
     "limits_changed", "An account has new limits.", INFO, ("account", "limits", "lanes", "source")
 )
+LIMITS_DIFFER: Final = Event(
+    "limits_differ",
+    "A worker that was started later has other limits for this account in its configuration. Those hold for "
+    "all; make the files equal.",
+    WARNING,
+    ("account",),
+)
 PAUSED: Final = Event(
     "paused", "Somebody paused an account, a channel or a group.", INFO, ("scope", "target", "wait_s")
 )

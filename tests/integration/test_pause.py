@@ -13,6 +13,7 @@ from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.lifecycle import Event, State
 from sendonce.core.outcome import Accepted, AccountError, Failed, Reason, Throttled, ThrottleScope, Unknown
 from sendonce.core.pacing import FOREVER, Gate, GateLimits, Limit
+from sendonce.pipeline.alarm import overruled
 from sendonce.pipeline.overview import overview
 from sendonce.pipeline.pause import Paused, Resumed, Scope, Target, change_limits, pause, resume
 from sendonce.pipeline.scheduler import Scheduler
@@ -320,6 +321,17 @@ def test_a_change_survives_a_restart_until_the_configuration_changes() -> None:
     assert gate(world).limits == limits(20)
     seed(world, limits(50))
     assert gate(world).limits == limits(50)
+
+
+def test_whose_configuration_was_overruled_is_said() -> None:
+    """Two workers with different files: the limits of the one that started last hold for both."""
+    world = World("K", "N", limits=limits(100))
+    assert world.read(lambda tx: overruled(tx, world.policy, list(Channel))) == []
+    change(world, limits(20))  # by an operator, for all: no configuration differs
+    assert world.read(lambda tx: overruled(tx, world.policy, list(Channel))) == []
+    seed(world, limits(50))
+    assert world.read(lambda tx: overruled(tx, world.policy, list(Channel))) == ["sms-K"]
+    assert world.read(lambda tx: overruled(tx, world.policy, [Channel.EMAIL])) == []
 
 
 def test_what_was_used_of_a_quota_stays_used() -> None:

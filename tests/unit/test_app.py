@@ -116,3 +116,29 @@ def test_a_process_that_stays_forgets_what_ended_long_ago(
             for row in app.store.read(lambda tx: tx.rows("view_processes", since=0, steady=0, limit=9))
         ]
     assert (left, failed) == ([app.process], [])
+
+
+def test_only_who_works_puts_its_limits_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks from another machine, with an older file, changes nothing for the workers."""
+    told: list[dict[str, object]] = []
+    monkeypatch.setattr(
+        "sendonce.app.tell", lambda event, **fields: told.append({"event": event.name, **fields})
+    )
+    keyed = 'key_window = "24h"'
+
+    def lanes(app: App) -> int:
+        return next(gate.limits.lanes for gate in app.store.read(lambda tx: tx.gates.all()))
+
+    with opened(tmp_path, f"lanes = 5\n{keyed}") as first, opened(tmp_path, f"lanes = 7\n{keyed}") as second:
+        first.worker()
+        assert lanes(second) == 5
+        second.worker()
+        assert lanes(first) == 7
+        second.worker()  # nothing new
+        first.scheduler()
+        assert lanes(first) == 7
+    with opened(tmp_path, f"lanes = 3\n{keyed}") as looking:
+        assert lanes(looking) == 7
+    changed = {"event": "limits_changed", "account": "text", "source": "configuration"}
+    # The first one's were in force already: who opens an empty store makes the gates.
+    assert told == [{**changed, "limits": "10/1s; 7 lanes; headroom 0", "lanes": 7}]

@@ -96,6 +96,13 @@ class GateLimits:
     headroom: float = 0.0
     jitter_us: int = 10_000
 
+    def __str__(self) -> str:
+        rates = ", ".join(
+            f"{limit.count}{' parts' if limit.parts else ''}/{limit.interval_us / SECOND:g}s"
+            for limit in self.limits
+        )
+        return f"{rates}; {self.lanes} lanes; headroom {self.headroom:g}"
+
     @property
     def late_us(self) -> int:
         """How late after its slot a call may still start."""

@@ -4,11 +4,14 @@ Once a while, by whatever process runs; it reads and writes nothing. The age tha
 channel's `alert_after`, counted from the due time, over everything that is due and not yet claimed.
 What hangs on an account that the configuration lost alarms at once: it has no age, and waits for ever.
 What applications handed in and nobody takes in is in no delivery yet, so it alarms by itself.
+A worker whose limits are not the ones that hold says so too: it runs with another configuration than the one
+that was started last.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -89,7 +92,21 @@ def overdue(tx: Tx, policy: Policy) -> list[Overdue]:
     return found
 
 
-def sound(waiting: list[Overdue], lost: list[Stranded], handed_in: OutboxView) -> None:
+def overruled(tx: Tx, policy: Policy, channels: Collection[Channel]) -> list[str]:
+    """Accounts of these channels for which a worker with other limits in its configuration started later."""
+    seeded = tx.gates.configured()
+    return [
+        name
+        for name, account in sorted(policy.accounts.items())
+        if account.channel in channels and seeded.get(name) not in (None, account.limits)
+    ]
+
+
+def sound(
+    waiting: list[Overdue], lost: list[Stranded], handed_in: OutboxView, differ: Sequence[str] = ()
+) -> None:
+    for name in differ:
+        tell(telemetry.LIMITS_DIFFER, account=name)
     if handed_in.alert:
         tell(telemetry.OUTBOX_OLD, waiting=handed_in.waiting, waits_s=round(handed_in.waits_s))
     for account in lost:

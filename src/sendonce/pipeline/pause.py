@@ -169,7 +169,7 @@ def change_limits(
     tell(
         telemetry.LIMITS_CHANGED,
         account=account,
-        limits=_spell_limits(limits),
+        limits=str(limits),
         lanes=limits.lanes,
         source=actor,
     )
@@ -353,7 +353,7 @@ def _held(tx: Tx, target: Target) -> int | None:
 def _change_limits(tx: Tx, account: str, limits: GateLimits, reason: str, actor: str) -> GateLimits:
     gate = _gate(tx, account)
     tx.gates.save(replace(gate, limits=limits, usage=_usage_for(gate, limits)))
-    body: dict[str, Value] = {"before": _spell_limits(gate.limits), "after": _spell_limits(limits)}
+    body: dict[str, Value] = {"before": str(gate.limits), "after": str(limits)}
     tx.runs.audit(actor, "limits", account, reason, body)
     return gate.limits
 
@@ -377,11 +377,3 @@ def _gate(tx: Tx, account: str) -> Gate:
         names = ", ".join(gate.account for gate in tx.gates.all()) or "none"
         raise NotFound(f"account {account!r:.80} has no gate; there are: {names}")
     return gate
-
-
-def _spell_limits(limits: GateLimits) -> str:
-    rates = ", ".join(
-        f"{limit.count}{' parts' if limit.parts else ''}/{limit.interval_us / SECOND:g}s"
-        for limit in limits.limits
-    )
-    return f"{rates}; {limits.lanes} lanes; headroom {limits.headroom:g}"

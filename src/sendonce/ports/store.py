@@ -389,8 +389,17 @@ class Gates(Protocol):
 
     def save(self, gate: Gate) -> None: ...
 
-    def seed(self, account: str, limits: GateLimits) -> None:
-        """Create, or take over limits whose configuration changed since they were last seeded."""
+    def create(self, account: str, limits: GateLimits) -> bool:
+        """Make the gate where there is none; whether it did."""
+        ...
+
+    def seed(self, account: str, limits: GateLimits) -> bool:
+        """Create, or take over limits whose configuration changed since they were last seeded; whether it
+        did either."""
+        ...
+
+    def configured(self) -> dict[str, GateLimits]:
+        """The limits of each account as they were last seeded, whatever was changed since."""
         ...
 
     def all(self) -> list[Gate]: ...

@@ -38,13 +38,16 @@ class SqlGates:
             # The lock makes this impossible; a claim on a stale gate must never commit.
             raise StoreUnavailable(f"the gate of account {gate.account} changed under its lock")
 
-    def seed(self, account: str, limits: GateLimits) -> None:
-        text = spell_limits(limits)
-        parameters = {"account": account, "configured": text, "limits": text}
-        self._session.run(
-            "gate_insert", {**parameters, "state": _spell_state(Gate(account=account, limits=limits))}
-        )
-        self._session.run("gate_reseed", parameters)
+    def create(self, account: str, limits: GateLimits) -> bool:
+        state = _spell_state(Gate(account=account, limits=limits))
+        return self._session.run("gate_insert", {**_configured(account, limits), "state": state}) == 1
+
+    def seed(self, account: str, limits: GateLimits) -> bool:
+        made = self.create(account, limits)
+        return made or self._session.run("gate_reseed", _configured(account, limits)) == 1
+
+    def configured(self) -> dict[str, GateLimits]:
+        return {row[0]: _read_limits(row[1]) for row in self._session.rows("gate_all", {})}
 
     def all(self) -> list[Gate]:
         return [_gate(row) for row in self._session.rows("gate_all", {})]
@@ -98,6 +101,11 @@ class SqlCalls:
         parameters = {"steady": steady, "limit": limit, "after_id": id_, "after_epoch": epoch}
         rows = self._session.rows("call_overdue", parameters)
         return [LostCall(OpenCall(*row[:7]), row[7] == 1, row[8]) for row in rows]
+
+
+def _configured(account: str, limits: GateLimits) -> dict[str, str]:
+    text = spell_limits(limits)
+    return {"account": account, "configured": text, "limits": text}
 
 
 def spell_limits(limits: GateLimits) -> str:

@@ -914,6 +914,21 @@ class StoreSuite:
         assert gate is not None
         assert gate.vtime == 5  # seeding changes limits and nothing else
 
+    def test_a_gate_is_made_once_and_says_what_was_configured(self, store: Store) -> None:
+        newer = replace(LIMITS, lanes=9)
+
+        def unit(tx: Tx) -> list[bool]:
+            made = [tx.gates.create("acc", LIMITS), tx.gates.create("acc", newer)]
+            return [
+                *made,
+                tx.gates.seed("acc", LIMITS),
+                tx.gates.seed("acc", newer),
+                tx.gates.seed("b", newer),
+            ]
+
+        assert store.write(unit).result() == [True, False, False, True, True]
+        assert store.read(lambda tx: tx.gates.configured()) == {"acc": newer, "b": newer}
+
     def test_flows_keep_their_tags_and_old_ones_are_forgotten(self, store: Store) -> None:
         store.write(lambda tx: tx.gates.save_flows("acc", {"a": 10, "b": 20, "c": 30}, 0)).result()
         store.write(lambda tx: tx.gates.save_flows("x", {"a": 5}, 0)).result()
