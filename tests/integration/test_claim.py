@@ -299,6 +299,18 @@ def test_a_quota_parks_what_does_not_fit() -> None:
 # The gate
 
 
+def test_how_late_a_call_may_start_is_the_gates_word() -> None:
+    """Not that of the process that claims: its configuration may be another one, and the slots of all are
+    spaced by the gate's."""
+    world = _world()
+    _publish(world, 1)
+    account = world.policy.accounts["sms-K"]
+    patient = replace(account, limits=replace(account.limits, jitter_us=5 * SECOND))
+    world.policy = replace(world.policy, accounts={"sms-K": patient})
+    (made,) = world.claim()
+    assert made.starts_by == made.slot_at + account.limits.late_us
+
+
 def test_without_a_gate_nothing_goes() -> None:
     world = _world()
     _publish(world, 1)

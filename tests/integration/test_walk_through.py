@@ -149,7 +149,6 @@ class Walk:
         # The clock stands still; the sender waits for its slot, so it is told that the slot has come.
         conditions = Conditions(
             steady=lambda: max(self.store.steady(), made.slot_at),
-            late_us=20_000,
             lease_until=lambda: self.store.steady() + SECOND,
             stopping=lambda: False,
         )

@@ -40,7 +40,7 @@ from sendonce.core.pacing import GateLimits, Limit
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.promise import Promise
 from sendonce.core.retry import RetryPolicy
-from sendonce.pipeline import claimer, settler, worker
+from sendonce.pipeline import claimer, sender, settler, worker
 from sendonce.pipeline.attempt import Attempted
 from sendonce.pipeline.record import lines_of
 from sendonce.pipeline.relay import relay
@@ -419,6 +419,39 @@ def test_an_adapter_that_hangs_past_its_deadline_gives_its_lane_back(
         assert provider.door.most_open == 1
         assert sum(provider.door.effects.values()) == done[State.ACCEPTED]
         assert set(provider.door.effects) <= set(keys)
+
+
+def test_a_process_that_stood_still_past_its_deadlines_blames_no_adapter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped and continued, or on a machine that slept: what had begun is unknown, what had not is free."""
+    monkeypatch.setattr(claimer, "DEADLINE_SLACK_S", 0.0)
+    monkeypatch.setattr(sender, "STOOD_STILL_US", 100_000)
+    told: list[str] = []
+    monkeypatch.setattr(sender, "tell", lambda event, **fields: told.append(event.name))
+    with bench(tmp_path, 8, account(rate=40, timeout_s=0.25)) as (it, keys):
+        provider = Scripted(it.policy.accounts["sms-K"].promise, takes_s=0.2)
+        still = iter([True])
+
+        async def stand_still_once() -> None:
+            if provider.door.open >= 2 and provider.asked > provider.calls and next(still, False):
+                time.sleep(0.6)  # noqa: ASYNC251 (all of the process stands still)
+
+        asyncio.run(
+            work(
+                it.worker(provider),
+                until=lambda: it.states()[State.ACCEPTED] == 8,
+                meanwhile=stand_still_once,
+            )
+        )
+        assert next(still, None) is None, "it never stood still"
+        assert provider.door.effects == Counter(keys)
+        rows = it.rows()
+        lines = it.store.read(lambda tx: [line for row in rows for line in lines_of(tx, row.id)])
+        events = Counter((line.event, line.word("evidence")) for line in lines)
+        assert events["unknown", "send_deadline"] >= 2
+        assert sum(count for (event, _), count in events.items() if event == "released") >= 1
+        assert "adapter_bug" not in told
 
 
 @pytest.mark.parametrize("said", ["r\0-1", "r\ud800-1", "r\n-1", "r-1" + "x" * 1_000])

@@ -106,7 +106,6 @@ class _Alone:
         steady = self._app.store.steady
         conditions = Conditions(
             steady=steady,
-            late_us=self._account.limits.late_us,
             lease_until=lambda: self._heart.lease_until,
             stopping=lambda: False,
             since=lambda: self._heart.unbroken_since,

@@ -19,6 +19,8 @@ class Claim:
     """One delivery, ours to send until `send_deadline`. Instants on the store's steady clock.
 
     row          the delivery as the claim left it: settled as that while nobody else has moved it
+    starts_by    how late after `slot_at` it may start, by the gate's limits and not by this process's own
+                 configuration: what other processes start is spaced by the same
     key_dies_at  for class K retries: no byte may leave from then on; None where no key is at stake
     watched      the gate waits for a success; its settling must tell the gate
     """
@@ -33,6 +35,7 @@ class Claim:
     message: Message
     claimed_at: int
     slot_at: int
+    starts_by: int
     send_deadline: int
     key_dies_at: int | None
     watched: bool

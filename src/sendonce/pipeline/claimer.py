@@ -111,7 +111,17 @@ def claim(
         sendable, granted.slots, tx.deliveries.advance(moves), strict=True
     ):
         assert row is not None, "rows locked in this unit cannot have moved"
-        made = _claim_of(tx, before, row, message, slot, account, known.get(row.id), watched=watched)
+        made = _claim_of(
+            tx,
+            before,
+            row,
+            message,
+            slot,
+            account,
+            known.get(row.id),
+            late_us=gate.limits.late_us,
+            watched=watched,
+        )
         claims.append(made)
         calls.append(OpenCall(row.id, made.epoch, account.name, process, tx.steady, slot, made.send_deadline))
     tx.calls.open(calls)
@@ -330,6 +340,7 @@ def _claim_of(
     account: AccountPolicy,
     hint: Hint | None,
     *,
+    late_us: int,
     watched: bool,
 ) -> Claim:
     promise, was = account.promise, before.standing
@@ -345,6 +356,7 @@ def _claim_of(
         message=message,
         claimed_at=tx.steady,
         slot_at=slot,
+        starts_by=slot + late_us,
         send_deadline=slot + int((promise.timeout_s + DEADLINE_SLACK_S) * pacing.SECOND),
         key_dies_at=key_dies_at(promise, row.course.first_try) if uses_key else None,
         watched=watched,

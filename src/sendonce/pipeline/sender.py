@@ -15,13 +15,15 @@ from dataclasses import replace
 from typing import Final
 
 from sendonce import telemetry
-from sendonce.core.outcome import Accepted, Outcome, Unknown, as_receipt
+from sendonce.core.outcome import Accepted, NotStarted, Outcome, Unknown, as_receipt
 from sendonce.core.value import value
 from sendonce.pipeline.attempt import Attempted, Claim
 from sendonce.ports.provider import Provider, TooLate
 from sendonce.telemetry import fault, tell
 
 SECOND: Final = 1_000_000
+STOOD_STILL_US: Final = 1_000_000
+"""A timer that comes so late came to a process that did not run: a busy one is late by milliseconds."""
 NAP_MIN_S: Final = 0.001
 """Event loops count in milliseconds and may wake one early; the rest of one is not worth spinning for."""
 
@@ -31,7 +33,6 @@ class Conditions:
     """What the sender asks right before the first byte. All on the store's steady clock.
 
     steady       the clock
-    late_us      how long after its slot a start may be
     lease_until  this process's own lease, as last renewed
     since        when that lease began: what was claimed under one that has lapsed is not ours any more
     stopping     a stop was asked for: start nothing more
@@ -40,7 +41,6 @@ class Conditions:
     """
 
     steady: Callable[[], int]
-    late_us: int
     lease_until: Callable[[], int]
     stopping: Callable[[], bool]
     closed_at: Callable[[], int] = lambda: 0
@@ -62,14 +62,19 @@ async def send(claim: Claim, provider: Provider, conditions: Conditions) -> Atte
         started_at = now
 
     outcome: Outcome
+    # An adapter ends its calls itself, well before. One that does not would keep the lane for ever.
+    limit = asyncio.timeout((claim.send_deadline - conditions.steady()) / SECOND)
     try:
-        # An adapter ends its calls itself, well before. One that does not would keep the lane for ever.
-        async with asyncio.timeout((claim.send_deadline - conditions.steady()) / SECOND):
+        async with limit:
             outcome = _readable(await provider.send(claim.message, start=start))
     except Exception as error:
-        # The contract says that this cannot be. Where it is, the honest answer is that nobody knows.
-        tell(telemetry.ADAPTER_BUG, delivery=claim.key, account=claim.account, **fault(error))
-        outcome = Unknown("adapter_bug", type(error).__name__)
+        if limit.expired() and conditions.steady() > claim.send_deadline + STOOD_STILL_US:
+            # Not the adapter: this whole process was stopped, its timers with it.
+            outcome = Unknown("send_deadline") if started_at else NotStarted("deadline")
+        else:
+            # The contract says that this cannot be. Where it is, the honest answer is that nobody knows.
+            tell(telemetry.ADAPTER_BUG, delivery=claim.key, account=claim.account, **fault(error))
+            outcome = Unknown("adapter_bug", type(error).__name__)
     return Attempted(claim, outcome, started_at, conditions.steady())
 
 
@@ -86,7 +91,7 @@ def _check(claim: Claim, conditions: Conditions, now: int) -> None:
         raise TooLate("stopping")
     if claim.claimed_at < conditions.closed_at():
         raise TooLate("gate_closed")
-    if now > claim.slot_at + conditions.late_us:
+    if now > claim.starts_by:
         late_s = (now - claim.slot_at) / SECOND
         tell(telemetry.SLOT_MISSED, delivery=claim.key, account=claim.account, late_s=late_s)
         raise TooLate("slot_missed")

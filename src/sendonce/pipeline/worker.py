@@ -219,7 +219,6 @@ class Worker:
             return
         conditions = Conditions(
             steady=self._store.steady,
-            late_us=loop.account.limits.late_us,
             lease_until=lambda: self._heart.lease_until,
             stopping=lambda: self._stopping,
             closed_at=lambda: loop.closed_at,
