@@ -83,6 +83,20 @@ def test_a_huge_wait_is_finite_and_long(value: str) -> None:
     assert NOW + int(wait_s * 1e6) < 2**63
 
 
+@pytest.mark.parametrize("off_s", [-36_000, -1, 0, 1, 36_000])
+def test_a_date_is_counted_from_the_date_of_the_answer(off_s: int) -> None:
+    """Whose clock is hours off waits as long as everybody else."""
+    said_at = "Wed, 21 Oct 2026 07:26:00 GMT"
+    ours = NOW + off_s * 1_000_000
+    assert parse_retry_after("Wed, 21 Oct 2026 07:28:00 GMT", ours, said_at=said_at) == 120.0
+    assert parse_retry_after("120", ours, said_at=said_at) == 120.0
+
+
+@pytest.mark.parametrize("said_at", [None, "", "yesterday"])
+def test_without_a_date_of_the_answer_our_clock_has_to_do(said_at: str | None) -> None:
+    assert parse_retry_after("Wed, 21 Oct 2026 07:28:00 GMT", NOW, said_at=said_at) == 120.0
+
+
 @given(st.integers(min_value=1, max_value=40 * 365 * 86400))
 def test_the_three_forms_agree(wait_s: int) -> None:
     at = datetime(2026, 10, 21, 7, 26, tzinfo=UTC) + timedelta(seconds=wait_s)

@@ -66,7 +66,7 @@ def add(
         "evidence": evidence,
         "at": at,
     }
-    record = consent.record_of(values, shell.policy, now=shell.app.clock.now(), tenant=tenant)
+    record = consent.record_of(values, shell.policy, now=shell.now, tenant=tenant)
     done = consent.record(shell.store, [record], policy=shell.policy, actor=shell.actor)
     _show(shell.screen, done)
 
@@ -99,7 +99,7 @@ def _records(
     from sendonce.pipeline import consent
     from sendonce.table_file import BadRow, TableFile
 
-    now = shell.app.clock.now()
+    now = shell.now
     for row in TableFile(stream, consent.COLUMNS, lists=()):  # type: ignore[arg-type]
         if isinstance(row, BadRow):
             problems.append((row.number, row.field, row.message))
@@ -171,7 +171,7 @@ def _asked(shell: Shell, address: str, channel: Channel | None, tenant: str) -> 
     from sendonce.pipeline import consent
 
     values = {"address": address, "channel": channel.value if channel else ""}
-    return consent.record_of(values, shell.policy, now=shell.app.clock.now(), tenant=tenant)
+    return consent.record_of(values, shell.policy, now=shell.now, tenant=tenant)
 
 
 def _show(screen: Screen, done: Recorded, problems: list[tuple[int, str, str]] | None = None) -> None:

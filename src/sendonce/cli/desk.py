@@ -245,7 +245,7 @@ def _filter(
 ) -> Filter:
     from sendonce.pipeline.redrive import Filter
 
-    now, zone = shell.app.clock.now(), shell.policy.zone(tenant)
+    now, zone = shell.now, shell.policy.zone(tenant)
     return Filter(
         tenant=tenant,
         channel=channel,

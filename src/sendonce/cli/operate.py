@@ -150,7 +150,7 @@ def _pause(shell: Shell, target: Target, reason: str, until: str) -> None:
     from sendonce.pipeline.pause import pause as hold
 
     zone = shell.policy.zone(target.tenant)
-    at = moment(until, zone, shell.app.clock.now(), "--until") if until else None
+    at = moment(until, zone, shell.now, "--until") if until else None
     _show_paused(
         shell.screen,
         hold(shell.store, target, shell.policy, reason=reason, actor=shell.actor, until=at),

@@ -231,7 +231,7 @@ def send_test(
     name = _account_for(app, channel, account)
     # Decided for this process alone: the test takes this account, whatever the routes say.
     app.policy = replace(app.policy, routes=(Route(channel, name), *app.policy.routes))
-    rules = _category_for(app.policy, category, app.clock.now())
+    rules = _category_for(app.policy, category, shell.now)
     shell.screen.note(f"sending to {_hint(to)} through account {name}, under category {rules.name}")
     key = _admit(shell, channel, to, rules.name)
     delivery = _run_one(app, key, wait_s)
@@ -314,7 +314,7 @@ def _admit(shell: Shell, channel: Channel, to: str, category: str) -> str:
         "sms": TemplateSource("sms", text=SMS),
     }
     add_sources(shell.store, TEST, sources, actor=shell.actor)
-    now = datetime.fromtimestamp(shell.app.clock.now() / SECOND, UTC)
+    now = datetime.fromtimestamp(shell.now / SECOND, UTC)
     asked = Asked(
         reminder=f"{TEST}/{now:%Y%m%dT%H%M%S.%fZ}",
         customer=TEST,

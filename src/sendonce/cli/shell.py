@@ -138,6 +138,11 @@ class Shell:
     def read(self, query: Callable[[Tx], T]) -> T:
         return self.store.read(query)
 
+    @property
+    def now(self) -> int:
+        """The store's time, not this machine's: on a server all machines have the same."""
+        return self.read(lambda tx: tx.now)
+
     def write(self, unit: Callable[[Tx], T]) -> T:
         """Run a unit and wait until it is durable."""
         return self.store.write(unit).result()

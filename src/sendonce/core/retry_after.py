@@ -35,8 +35,11 @@ _DATES = (
 )
 
 
-def parse_retry_after(value: str | None, now: int) -> float | None:
+def parse_retry_after(value: str | None, now: int, *, said_at: str | None = None) -> float | None:
     """The wait that a `Retry-After` value asks for, in seconds from `now` (microseconds UTC).
+
+    `said_at`: the `Date` of the same answer. Where it is one, a date is counted from it: both come from the
+    clock of whoever answered, which need not agree with ours.
 
     Between 0 (excluded) and `WAIT_MAX_S`; None for no value, 0, a past date, or garbage. Never raises.
     """
@@ -44,7 +47,8 @@ def parse_retry_after(value: str | None, now: int) -> float | None:
     wait_s = _seconds(text)
     if wait_s is None:
         at = _http_date(text, now)
-        wait_s = None if at is None else (at - now) / 1e6
+        since = _http_date((said_at or "").strip().lower(), now)
+        wait_s = None if at is None else (at - (now if since is None else since)) / 1e6
     if wait_s is None or wait_s <= 0:
         return None
     return min(wait_s, WAIT_MAX_S)

@@ -323,11 +323,19 @@ def classify(answer: Response, settings: HttpSettings, now: int) -> Outcome:
             return Rejected(rule.reason, said, rule.suppress)
         case Meaning.THROTTLED:
             scope = rule.scope if rule.scope is not ThrottleScope.UNDECLARED else settings.throttle_scope
-            return Throttled(scope, said, parse_retry_after(answer.header("retry-after"), now))
+            return Throttled(
+                scope,
+                said,
+                parse_retry_after(answer.header("retry-after"), now, said_at=answer.header("date")),
+            )
         case Meaning.ACCOUNT_ERROR:
             return AccountError(rule.reason, said)
         case Meaning.FAILED:
-            return Failed(rule.reason, said, parse_retry_after(answer.header("retry-after"), now))
+            return Failed(
+                rule.reason,
+                said,
+                parse_retry_after(answer.header("retry-after"), now, said_at=answer.header("date")),
+            )
         case Meaning.UNKNOWN:
             return Unknown("bad_gateway" if answer.status in (502, 504) else "server_error", said)
         case _:

@@ -224,7 +224,7 @@ def classify(answer: Response, now: int) -> Outcome:
             return _by_code(_code(body.get("error_code"))) or Rejected(Reason.OTHER, "failed")
         return Accepted(sid, str(answer.status))
     code = _code(body.get("code"))
-    wait_s = parse_retry_after(answer.header("retry-after"), now)
+    wait_s = parse_retry_after(answer.header("retry-after"), now, said_at=answer.header("date"))
     if answer.status >= 500:
         return Unknown("bad_gateway" if answer.status in (502, 504) else "server_error", _said(answer, code))
     match _by_code(code):
