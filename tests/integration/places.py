@@ -87,3 +87,25 @@ class PostgresPlace:
         if path not in self._urls:
             self._urls[path] = self._schemas.take()
         return self._urls[path]
+
+
+class OneStorePlace:
+    """Every world is on the one store behind a PostgreSQL URL."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._opened: list[Store] = []
+
+    def open(self, path: str, clock: VirtualClock, holder: object) -> Store:
+        self._opened.append(postgres.open_store(self._url, clock, inline=True, server_clock=False))
+        return self._opened[-1]
+
+    def another(self, path: str, clock: Clock) -> Store:
+        raise NotImplementedError
+
+    def tamper(self, path: str, statement: str) -> int:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()

@@ -14,34 +14,15 @@ from sendonce.core.consent import Kind
 from sendonce.core.delivery import Channel
 from sendonce.core.errors import StoreUnavailable
 from sendonce.core.lifecycle import State
-from sendonce.ports.clock import Clock
-from sendonce.ports.store import Store
 from sendonce.store.postgres import open_store
 from sendonce.testing.clock import VirtualClock
 from sendonce.testing.postgres_server import PostgresServer
 from tests.integration import world
+from tests.integration.places import OneStorePlace
 from tests.integration.world import World
 
 PAGE = Path(__file__).parents[2] / "docs/postgresql.md"
 pytestmark = pytest.mark.sqlite_only  # it chooses its own place
-
-
-class AsTheApp:
-    """Every world is on one database, as the user that may not own it."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self.opened: list[Store] = []
-
-    def open(self, path: str, clock: VirtualClock, holder: object) -> Store:
-        self.opened.append(open_store(self._url, clock, inline=True, server_clock=False))
-        return self.opened[-1]
-
-    def another(self, path: str, clock: Clock) -> Store:
-        raise NotImplementedError
-
-    def tamper(self, path: str, statement: str) -> int:
-        raise NotImplementedError
 
 
 @pytest.fixture
@@ -52,11 +33,10 @@ def url(postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Ite
     open_store(owner, VirtualClock(), inline=True, server_clock=False).close()
     (granting,) = re.findall(r"```sql\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     postgres_server.execute(granting, name)
-    place = AsTheApp(postgres_server.url(name, user="sendonce_app"))
+    place = OneStorePlace(postgres_server.url(name, user="sendonce_app"))
     monkeypatch.setattr(world, "place", place)
     yield postgres_server.url(name, user="sendonce_app")
-    for store in place.opened:
-        store.close()
+    place.close()
     postgres_server.drop_database(name)
     postgres_server.execute("DROP ROLE sendonce_app")
 

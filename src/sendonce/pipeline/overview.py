@@ -366,7 +366,8 @@ def _word(gate: Gate, now: int) -> tuple[Word, str, int]:
 
 def _flows(tx: Tx) -> dict[str, Flow]:
     since = tx.now - int(FLOW_S * SECOND)
-    rows = tx.rows("view_flow", entries=FLOW_ENTRIES, since=since)
+    last = int(tx.rows("view_progress_last_entry")[0]["id"])
+    rows = tx.rows("view_flow", after=last - FLOW_ENTRIES, since=since)
     entries = sum(int(row["count"]) for row in rows)
     first_at = min((int(row["first_at"]) for row in rows), default=since)
     # Fewer entries than are looked at: they are all there were in the whole minute.

@@ -1,0 +1,161 @@
+"""How PostgreSQL finds what stages ask for all the time, in a store that is full of what nobody asks for.
+
+The plans are the generic ones, made without knowing any parameter: what a prepared statement comes to after a
+few runs, and the worst that it can be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import psycopg
+import pytest
+
+from bench.crowd import make_crowd
+from sendonce.store import postgres
+from sendonce.store.statements import raw_statements
+from sendonce.testing.postgres_server import PostgresServer
+from tests.integration import world as small
+from tests.integration.places import OneStorePlace
+
+COUNT: Final = 4_000
+DAY_US: Final = 86_400_000_000
+GROWS: Final = ("delivery", "ledger", "content", "reminder", "revision", "preference", "agenda")
+"""Tables that grow with the years, or that are full of what is due some day."""
+BY: Final = {
+    "delivery_by_id": "delivery_pkey",
+    "delivery_by_key": "delivery_tenant_key_key",
+    "delivery_of_reminder": "delivery_reminder",
+    "delivery_due": "agenda_pass",
+    "delivery_wake": "agenda_waiting",
+    "delivery_ready": "agenda_ready",
+    "delivery_next_wake": "agenda_waiting",
+    "delivery_expired": "agenda_unsent",
+    "delivery_attention": "agenda_attention",
+    "delivery_paused_scheduled": "agenda_pass",
+    "delivery_paused_queued": "agenda_waiting",
+    "delivery_matching_pending": "agenda_",
+    "delivery_matching_state": "agenda_attention",
+    "delivery_matching_receipt": "ledger_receipt",
+    "delivery_move": "delivery_pkey",
+    "delivery_defer": "delivery_pkey",
+    "delivery_note": "delivery_pkey",
+    "agenda_change": "agenda_pkey",
+    "agenda_strike": "agenda_pkey",
+    "agenda_defer": "agenda_pkey",
+    "content_get": "content_pkey",
+    "preference_of": "preference_pkey",
+    "reminder_find": "reminder_tenant_reminder_customer_key",
+    "view_ledger": "ledger_delivery_id_seq_key",
+    "view_desk": "agenda_attention",
+    "view_scheduled": "agenda_pass",
+    "view_attention": "agenda_attention",
+    "view_find_receipt": "ledger_receipt",
+}
+"""What must lead to the rows."""
+
+
+COUNTS: Final = {"backlog_pending"}
+"""Asked with the number of what is due unknown, counting may well read through; the plan that knows it is
+taken as long as little is due."""
+
+
+@pytest.fixture(scope="module")
+def full(postgres_server: PostgresServer) -> Iterator[psycopg.Connection]:
+    """A session with generic plans, in a store of thousands that are finished and thousands to come."""
+    name = "plans"
+    postgres_server.create_database(name)
+    place = OneStorePlace(postgres_server.url(name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small, "place", place)
+        it = small.World("K", "N")
+        finished = it.row(it.accepted("finished"))
+        it.uncertain("doubtful", account="email-N")
+        it.dead("dead")
+        it.schedule("queued")
+        it.pass_()
+        it.schedule_many(1, due_in_s=86_400)
+        future = it.row("r-0:c-1:sms")
+        place.close()
+    with psycopg.connect(postgres_server.url(name), autocommit=True) as connection:
+        connection.execute(b"SET search_path = sendonce")
+        make_crowd(connection, finished.id, COUNT, apart_us=0)
+        make_crowd(connection, future.id, COUNT, apart_us=DAY_US // COUNT)
+        connection.execute(
+            "INSERT INTO preference "
+            "(tenant, channel, address_tag, category, kind, at, source, evidence, masked, actor) SELECT 'default', 'sms', 'tag-' || g, '*', 'opt_out', 0, '', '', '', '' "
+            f"FROM generate_series(1, {COUNT}) AS g"
+        )
+        connection.execute(
+            "INSERT INTO revision (reminder_id, version, import_id, spec, at) "
+            f"SELECT g, 1, g / 10, '', 0 FROM generate_series(1, {COUNT}) g"
+        )
+        connection.execute(b"VACUUM ANALYZE")
+        connection.execute(b"SET plan_cache_mode = force_generic_plan")
+        yield connection
+    postgres_server.drop_database(name)
+
+
+def plan(connection: psycopg.Connection, text: bytes, number: str = "1") -> str:
+    """The plan of a statement with numbered parameters; all numbers among them are `number`."""
+    connection.execute(b"PREPARE asked AS " + text)
+    try:
+        row = connection.execute(
+            "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'asked'"
+        ).fetchone()
+        assert row is not None
+        given = ", ".join(f"'{number}'" if kind in ("bigint", "integer") else "'{1}'" for kind in row[0])
+        asked = f"EXPLAIN EXECUTE asked({given})" if given else "EXPLAIN EXECUTE asked"
+        return "\n".join(str(line[0]) for line in connection.execute(asked.encode()))
+    finally:
+        connection.execute(b"DEALLOCATE asked")
+
+
+def texts(name: str) -> Iterator[bytes]:
+    """A statement as it is sent: for one row, and for many where there is such a form."""
+    statement = postgres._statements(reading=name.startswith("view_"))[name]
+    yield statement.text
+    if statement.batch is not None:
+        numbers = ("_id", "_seq", "_at", "_look", "_version", "_epoch", "_place", "_until")
+        # The types that parameters have when they are first seen.
+        example = {
+            name: 1 if f"_{name}".endswith(numbers) or name in _NUMBERS else "1"
+            for name in statement.batch.names
+        }
+        yield statement.batch.typed(example).encode()
+
+
+_NUMBERS: Final = {
+    "maybe", "permit", "next_at", "expires_at", "tag", "cost", "attempts", "failures", "throttles",
+    "first_try", "last_try", "ended_at", "from_epoch", "from_seq",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY)
+def test_the_right_index_leads_to_the_rows(full: psycopg.Connection, name: str) -> None:
+    for text in texts(name):
+        seen = plan(full, text)
+        assert BY[name] in seen, seen
+        assert not re.search(rf"Seq Scan on ({'|'.join(GROWS)})\b", seen), seen
+
+
+def test_what_happened_lately_is_found_by_the_numbers_of_the_entries(full: psycopg.Connection) -> None:
+    last = full.execute(b"SELECT max(id) FROM ledger").fetchone()
+    assert last is not None
+    full.execute(b"SET plan_cache_mode = force_custom_plan")
+    seen = plan(full, next(texts("view_flow")), str(last[0] - 100))
+    full.execute(b"SET plan_cache_mode = force_generic_plan")
+    assert "ledger_newest" in seen
+    assert "delivery_pkey" in seen
+
+
+def test_no_stage_reads_through_what_grows(full: psycopg.Connection) -> None:
+    scans = {}
+    for name in raw_statements():
+        if not name.startswith("view_") and name not in COUNTS:
+            seen = plan(full, next(texts(name)))
+            if re.search(rf"Seq Scan on ({'|'.join(GROWS)})\b", seen):
+                scans[name] = seen
+    assert scans == {}, "\n\n".join(f"{k}: {v}" for k, v in scans.items())
