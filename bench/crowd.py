@@ -8,74 +8,107 @@ the delivery that they were made from: `sendonce verify` would not have it, noth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol
 
+import apsw
 import psycopg
 
-_NUMBER: Final = "{first} + g"
+AT_ONCE: Final = 50_000
+_NUMBER: Final = "{first} + n"
 _NAME: Final = f"'crowd-' || ({_NUMBER})"
+_LATER: Final = "+ n * 7919 % {spread} * 1000000"  # in no order
 _MADE: Final[Mapping[str, Mapping[str, str]]] = {
     "reminder": {
         "id": _NUMBER,
         "reminder": _NAME,
         "customer": _NAME,
-        "due_at": "due_at + {apart} * g",
-        "expires_at": "expires_at + {apart} * g",
+        "due_at": f"due_at {_LATER}",
+        "expires_at": f"expires_at {_LATER}",
     },
     "delivery": {
         "id": _NUMBER,
         "key": f"{_NAME} || ':' || {_NAME} || ':' || channel",
         "reminder_id": _NUMBER,
         "customer": _NAME,
-        "address_tag": _NAME,
-        "due_at": "due_at + {apart} * g",
-        "next_at": "next_at + {apart} * g",
-        "expires_at": "expires_at + {apart} * g",
+        "address_tag": "((n * 7919) % 1000003) || '-' || n",
+        "due_at": f"due_at {_LATER}",
+        "next_at": f"next_at {_LATER}",
+        "expires_at": f"expires_at {_LATER}",
     },
-    "agenda": {
-        "delivery_id": _NUMBER,
-        "at": "at + {apart} * g",
-        "until": "until + {apart} * g",
-    },
+    "agenda": {"delivery_id": _NUMBER, "at": f"at {_LATER}", "until": f"until {_LATER}"},
     "content": {"delivery_id": _NUMBER},
     "ledger": {"delivery_id": _NUMBER, "receipt": f"CASE receipt WHEN '' THEN '' ELSE {_NAME} END"},
 }
 """What differs from one to the next, by table; every other column is the same."""
 _OF: Final = {"reminder": "id = (SELECT reminder_id FROM delivery WHERE id = {of})", "delivery": "id = {of}"}
+_NUMBERED: Final = ("reminder", "delivery", "ledger")
 
 
-def make_crowd(connection: psycopg.Connection, of: int, count: int, *, apart_us: int) -> None:
-    """`count` more deliveries like the one with id `of`, each `apart_us` later than the one before.
+class Database(Protocol):
+    """A connection to the store that nobody else writes to meanwhile."""
 
-    The connection's search path must be the store's schema, and nobody else may write meanwhile.
-    """
-    first = _one(
-        connection, "SELECT greatest((SELECT max(id) FROM delivery), (SELECT max(id) FROM reminder))"
-    )
-    words = {"first": str(first), "apart": str(apart_us), "of": str(of)}
+    def run(self, text: str) -> None: ...
+    def columns(self, table: str) -> list[str]: ...
+    def done(self) -> None:
+        """What an import that took its time would have left behind: statistics, a checkpoint."""
+        ...
+
+
+class Sqlite:
+    def __init__(self, path: str) -> None:
+        self._connection = apsw.Connection(path)
+        self._connection.execute("PRAGMA synchronous = OFF")
+
+    def run(self, text: str) -> None:
+        self._connection.execute(text)
+
+    def columns(self, table: str) -> list[str]:
+        return [str(row[1]) for row in self._connection.execute(f"PRAGMA table_info({table})")]
+
+    def done(self) -> None:
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._connection.close()
+
+
+class Postgres:
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._connection.execute(b"SET search_path = sendonce")
+        self._connection.execute(b"SET synchronous_commit = off")
+
+    def run(self, text: str) -> None:
+        self._connection.execute(text.encode())
+
+    def columns(self, table: str) -> list[str]:
+        found = self._connection.execute(
+            b"SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 "
+            b"AND NOT attisdropped ORDER BY attnum",
+            (table,),
+        )
+        return [str(row[0]) for row in found]
+
+    def done(self) -> None:
+        for table in _NUMBERED:
+            self.run(f"SELECT setval('{table}_id_seq', (SELECT max(id) FROM {table}))")
+        self.run("VACUUM ANALYZE")
+        self.run("CHECKPOINT")
+        self._connection.close()
+
+
+def make_crowd(database: Database, of: int, count: int, *, first: int, spread_s: int = 1) -> None:
+    """`count` more deliveries like the one with id `of`, with ids above `first`, each due within `spread_s`
+    after it."""
+    words = {"first": str(first), "spread": str(spread_s), "of": str(of)}
     for table, made in _MADE.items():
-        columns = [name for name in _columns(connection, table) if (table, name) != ("ledger", "id")]
+        columns = [name for name in database.columns(table) if (table, name) != ("ledger", "id")]
         values = ", ".join(made.get(name, name) for name in columns)
         rows = _OF.get(table, "delivery_id = {of}")
-        text = (
-            f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} "
-            f"FROM {table} CROSS JOIN generate_series(1::bigint, {count}) AS g WHERE {rows}"
+        insert = (
+            f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} FROM crowd, {table} WHERE {rows}"
         )
-        connection.execute(text.format_map(words).encode())
-    for table in ("reminder", "delivery"):
-        connection.execute(f"SELECT setval('{table}_id_seq', {first + count})".encode())
-
-
-def _columns(connection: psycopg.Connection, table: str) -> list[str]:
-    found = connection.execute(
-        b"SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped "
-        b"ORDER BY attnum",
-        (table,),
-    )
-    return [str(row[0]) for row in found]
-
-
-def _one(connection: psycopg.Connection, text: str) -> int:
-    row = connection.execute(text.encode()).fetchone()
-    assert row is not None
-    return int(row[0])
+        for start in range(0, count, AT_ONCE):
+            numbers = (
+                f"WITH RECURSIVE crowd (n) AS (SELECT CAST({start + 1} AS BIGINT) "
+                f"UNION ALL SELECT n + 1 FROM crowd WHERE n < {min(start + AT_ONCE, count)}) "
+            )
+            database.run(numbers + insert.format_map(words))

@@ -1,9 +1,9 @@
-"""future: what a pass and a claim of 1,000 due deliveries cost beside a million that are not due yet.
+"""future: what a pass and a claim of 1,000 due deliveries cost beside a crowd, finished or not due yet.
 
-The crowd is made of copies of one real reminder, delivery and ledger entry, each with ids, a customer
-and an address of its own, due a month ahead. Building it is not measured. Then, in turns of 1,000: a pass
-publishes them, claims take them, and their outcomes are settled, through the same code that a worker and
-a scheduler run. Compared is the median turn with a small crowd and with the large one, in the same file.
+The crowd is made of copies of two real deliveries, one due in a month and one accepted. Building it is not
+measured. Then, in turns of 1,000: a pass publishes them, claims take them, and their outcomes are settled,
+through the same code that a worker and a scheduler run. Compared is the median turn with a small crowd and
+with the large one, in the same store.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-import apsw
-
+from bench.crowd import Postgres, Sqlite, make_crowd
 from bench.measurement import Figure, Measurement, Scale
 from bench.subject import Account, Subject, publish, sendonce
 from sendonce.app import App
@@ -25,30 +24,33 @@ from sendonce.pipeline.claimer import claim
 from sendonce.pipeline.settler import settle
 
 SMALL: Final = 1_000
-LARGE: Final = 1_000_000
+LARGE: Final = 500_000
+FULL: Final = 2_000_000
+MONTH_S: Final = 2_592_000
 DUE: Final = 1_000
 TURNS: Final = 7
-SETTLED_AT_ONCE: Final = 128
+SETTLED_AT_ONCE: Final = 64
 STAGES: Final = ("pass", "claim", "settle")
 
 FIGURES: Final = tuple(
     figure
     for stage in STAGES
     for figure in (
-        Figure(f"{stage}_small", "ms", f"{stage} of 1,000, CPU, beside {SMALL:,}", digits=1),
-        Figure(f"{stage}_large", "ms", f"{stage} of 1,000, CPU, beside {LARGE:,}", digits=1),
-        Figure(f"{stage}_cpu_ratio", "x", f"{stage}: CPU, large to small", digits=2, at_most=1.5),
-        Figure(f"{stage}_time_ratio", "x", f"{stage}: time, large to small", digits=2, at_most=1.5),
+        Figure(f"{stage}_small", "ms", f"{stage} of 1,000, CPU, beside few", digits=1),
+        Figure(f"{stage}_large", "ms", f"{stage} of 1,000, CPU, beside the crowd", digits=1),
+        Figure(f"{stage}_cpu_ratio", "x", f"{stage}: CPU, crowd to few", digits=2, at_most=1.5),
+        Figure(f"{stage}_time_ratio", "x", f"{stage}: time, crowd to few", digits=2, at_most=1.5),
     )
 )
 
 
 def run(scale: Scale) -> Mapping[str, float]:
-    with sendonce(Account("http://127.0.0.1:9/v1/messages", lanes=DUE)) as subject:
-        pattern = _pattern(subject)
-        _crowd(subject, pattern, SMALL, first_id=10_000_000)
+    count = FULL if scale.full else LARGE
+    with sendonce(Account("http://127.0.0.1:9/v1/messages", lanes=DUE), scale.store) as subject:
+        patterns = _patterns(subject)
+        _crowd(subject, patterns, SMALL, first=10_000_000)
         small = _turns(subject, "small")
-        _crowd(subject, pattern, LARGE - SMALL, first_id=20_000_000)
+        _crowd(subject, patterns, count - SMALL, first=20_000_000)
         large = _turns(subject, "large")
     figures: dict[str, float] = {}
     for stage in STAGES:
@@ -63,59 +65,33 @@ def run(scale: Scale) -> Mapping[str, float]:
 # The crowd
 
 
-def _pattern(subject: Subject) -> int:
-    """The id of a real reminder, and of its one delivery, that the crowd is copied from."""
+def _patterns(subject: Subject) -> tuple[int, int]:
+    """The ids of a real delivery that is due in a month, and of one that was accepted."""
     with subject.open() as app:
-        report = subject.take_in(app, subject.rows_file(1, due="+720h"))
-        assert report.deliveries == 1, report.problems
-        rows = app.store.read(
-            lambda tx: tx.deliveries.matching("reminder", {"tenant": "default", "reminder": "parcel-0"}, 1, 0)
+        for name, due in (("future", "+720h"), ("finished", "now")):
+            path = subject.rows_file(1, due=due)
+            path.write_text(path.read_text("utf-8").replace("parcel-0", name), "utf-8")
+            report = subject.take_in(app, path)
+            assert report.deliveries == 1, report.problems
+        publish(app)
+        claims: list[Claim] = []
+        _claim_all(app, claims)
+        _settle_all(app, claims)
+        (finished,) = claims
+        (future,) = app.store.read(
+            lambda tx: tx.deliveries.matching("reminder", {"tenant": "default", "reminder": "future"}, 1, 0)
         )
-        assert rows[0].id == rows[0].reminder_id, "the first of each"
-        return rows[0].id
+        return future.id, finished.delivery_id
 
 
-def _crowd(subject: Subject, pattern: int, count: int, *, first_id: int) -> None:
-    """Copies of the pattern with ids from `first_id` on, far above those that rows get by themselves."""
-    later = "+ n * 7919 % 2592000 * 1000000"  # all over a month, in no order
-    tables = {
-        "reminder": {
-            "id": "n + :first",
-            "reminder": "'crowd-' || (n + :first)",
-            "customer": "'crowd-' || (n + :first)",
-            "due_at": f"due_at {later}",
-            "expires_at": f"expires_at {later}",
-        },
-        "delivery": {
-            "id": "n + :first",
-            "reminder_id": "n + :first",
-            "key": "'crowd-' || (n + :first) || ':crowd-' || (n + :first) || ':sms'",
-            "customer": "'crowd-' || (n + :first)",
-            "address_tag": "lower(hex(randomblob(length(address_tag) / 2)))",
-            "due_at": f"due_at {later}",
-            "next_at": f"next_at {later}",
-            "expires_at": f"expires_at {later}",
-        },
-        "ledger": {"id": "NULL", "delivery_id": "n + :first"},
-    }
-    connection = apsw.Connection(str(subject.folder / "bench.db"))
-    connection.execute("PRAGMA synchronous = OFF")
-    for start in range(0, count, 50_000):
-        place = {"first": first_id, "pattern": pattern, "after": start, "upto": min(start + 50_000, count)}
-        with connection:
-            for table, changed in tables.items():
-                names = [str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})")]
-                values = ", ".join(changed.get(name, name) for name in names)
-                which = "delivery_id" if table == "ledger" else "id"
-                connection.execute(
-                    "WITH RECURSIVE crowd(n) AS"
-                    " (SELECT :after + 1 UNION ALL SELECT n + 1 FROM crowd WHERE n < :upto)"
-                    f" INSERT INTO {table} ({', '.join(names)}) SELECT {values}"
-                    f" FROM crowd, {table} WHERE {table}.{which} = :pattern",
-                    place,
-                )
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    connection.close()
+def _crowd(subject: Subject, patterns: tuple[int, int], count: int, *, first: int) -> None:
+    """`count` of each, with ids from `first` on, far above those that rows get by themselves."""
+    path = str(subject.folder / "bench.db")
+    database = Sqlite(path) if subject.server is None else Postgres(subject.server.url())
+    future, finished = patterns
+    make_crowd(database, future, count, first=first, spread_s=MONTH_S)
+    make_crowd(database, finished, count, first=first + count)
+    database.done()
 
 
 # The turns
@@ -167,8 +143,7 @@ def _settle_all(app: App, claims: list[Claim]) -> None:
 
 MEASUREMENT: Final = Measurement(
     "future",
-    f"{LARGE:,} future reminders in the store, against {SMALL:,}",
+    f"{LARGE:,} future and as many finished reminders in the store (with --full {FULL:,}), against {SMALL:,}",
     FIGURES,
     run,
-    stores=("sqlite",),  # it fills its crowd by SQL of its own
 )

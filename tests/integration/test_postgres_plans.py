@@ -13,7 +13,7 @@ from typing import Final
 import psycopg
 import pytest
 
-from bench.crowd import make_crowd
+from bench.crowd import Postgres, make_crowd
 from sendonce.store import postgres
 from sendonce.store.statements import raw_statements
 from sendonce.testing.postgres_server import PostgresServer
@@ -21,7 +21,6 @@ from tests.integration import world as small
 from tests.integration.places import OneStorePlace
 
 COUNT: Final = 4_000
-DAY_US: Final = 86_400_000_000
 GROWS: Final = ("delivery", "ledger", "content", "reminder", "revision", "preference", "agenda")
 """Tables that grow with the years, or that are full of what is due some day."""
 BY: Final = {
@@ -79,13 +78,16 @@ def full(postgres_server: PostgresServer) -> Iterator[psycopg.Connection]:
         it.schedule_many(1, due_in_s=86_400)
         future = it.row("r-0:c-1:sms")
         place.close()
+    database = Postgres(postgres_server.url(name))
+    make_crowd(database, finished.id, COUNT, first=10_000)
+    make_crowd(database, future.id, COUNT, first=10_000 + COUNT, spread_s=86_400)
+    database.done()
     with psycopg.connect(postgres_server.url(name), autocommit=True) as connection:
         connection.execute(b"SET search_path = sendonce")
-        make_crowd(connection, finished.id, COUNT, apart_us=0)
-        make_crowd(connection, future.id, COUNT, apart_us=DAY_US // COUNT)
         connection.execute(
             "INSERT INTO preference "
-            "(tenant, channel, address_tag, category, kind, at, source, evidence, masked, actor) SELECT 'default', 'sms', 'tag-' || g, '*', 'opt_out', 0, '', '', '', '' "
+            "(tenant, channel, address_tag, category, kind, at, source, evidence, masked, actor) "
+            "SELECT 'default', 'sms', 'tag-' || g, '*', 'opt_out', 0, '', '', '', '' "
             f"FROM generate_series(1, {COUNT}) AS g"
         )
         connection.execute(
