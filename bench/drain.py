@@ -30,6 +30,10 @@ FIGURES: Final = (
     Figure("server_cpu", "s", "of it, the database server", digits=3),
     Figure("peak_rss", "MB", "worker memory at its peak"),
     Figure("door_cpu", "s", "provider CPU per 1,000", digits=3),
+    Figure("wal", "B", "log of the server for a claim and its outcome, per delivery"),
+    Figure("wal_records", "", "records in it", digits=1),
+    Figure("hot", "%", "changes of a delivery's row that no index heard of", digits=1),
+    Figure("kept", "B", "size of the database per finished delivery"),
     Figure("lost", "", "due, and never at the door", at_most=0, worst=True),
     Figure("duplicates", "", "more than once at the door", at_most=0, worst=True),
     Figure("unsettled", "", "at the door, and not accepted in the ledger", at_most=0, worst=True),
@@ -40,9 +44,18 @@ FIGURES: Final = (
 def run(scale: Scale) -> Mapping[str, float]:
     with cheap_door() as door, sendonce(Account(door.url), scale.store) as subject:
         subject.fill(COUNT)
+        before = subject.server_wrote()
         with subject.workers(1) as (worker,):
             figures = timed(door, worker, COUNT, subject.server_cpu_s)
+        after = subject.server_wrote()
         accepted = subject.accepted()
+    if before and after:
+        figures |= {
+            "wal": (after.wal_bytes - before.wal_bytes) / COUNT,
+            "wal_records": (after.wal_records - before.wal_records) / COUNT,
+            "hot": (after.hot - before.hot) / (after.changed - before.changed) * 100,
+            "kept": after.size / COUNT,
+        }
     return {**figures, "unsettled": COUNT - accepted}
 
 

@@ -22,6 +22,7 @@ FIGURES: Final = (
     Figure("rate", "/s", "rows a second", at_least=4_000),
     Figure("cpu", "s", "CPU per 1,000, the importing process", digits=3),
     Figure("hands_cpu", "s", "CPU per 1,000, the processes that prepare", digits=3),
+    Figure("wal", "B", "log of the server per row, both times"),
     Figure("again_rate", "/s", "rows a second, the same file again (all unchanged)"),
 )
 
@@ -30,6 +31,7 @@ def run(scale: Scale) -> Mapping[str, float]:
     with sendonce(Account(NOWHERE), scale.store) as subject:
         path = subject.rows_file(ROWS, due="+2h")
         with subject.open() as app:
+            wrote = subject.server_wrote()
             begun, before = time.perf_counter(), os.times()
             report = subject.take_in(app, path)
             took, after = time.perf_counter() - begun, os.times()
@@ -37,9 +39,12 @@ def run(scale: Scale) -> Mapping[str, float]:
             begun = time.perf_counter()
             subject.take_in(app, path)
             again = time.perf_counter() - begun
+        written = subject.server_wrote()
     own = after.user + after.system - before.user - before.system
     hands = after.children_user + after.children_system - before.children_user - before.children_system
+    server = {"wal": (written.wal_bytes - wrote.wal_bytes) / ROWS} if wrote and written else {}
     return {
+        **server,
         "rate": ROWS / took,
         "cpu": own / ROWS * 1_000,
         "hands_cpu": hands / ROWS * 1_000,

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psycopg
+
 from bench import machine
 from sendonce import config
 from sendonce.app import App
@@ -57,6 +59,18 @@ def sendonce(account: Account, store: str = "sqlite") -> Iterator[Subject]:
         else:
             server = stack.enter_context(PostgresServer(durable=True, memory_mb=SERVER_MB))
             yield Subject(Path(folder), account, server)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """What a database server wrote: its log, and changes of rows of `delivery`, those among them that no index
+    heard of (HOT), and the size of the database."""
+
+    wal_bytes: int
+    wal_records: int
+    changed: int
+    hot: int
+    size: int
 
 
 class Subject:
@@ -114,6 +128,19 @@ class Subject:
     def server_cpu_s(self) -> float:
         """What the database server has used so far; 0 where the store is part of the worker."""
         return 0.0 if self.server is None else machine.tree_cpu_s(self.server.pid)
+
+    def server_wrote(self) -> Wrote | None:
+        """What the database server has written so far; None where there is none. Sessions tell what they did
+        within a second, and when they end."""
+        if self.server is None:
+            return None
+        with psycopg.connect(self.server.url(), autocommit=True) as connection:
+            row = connection.execute(
+                b"SELECT wal_bytes, wal_records, n_tup_upd, n_tup_hot_upd, pg_database_size(current_database()) "
+                b"FROM pg_stat_wal, pg_stat_user_tables WHERE relname = 'delivery'"
+            ).fetchone()
+        assert row is not None
+        return Wrote(*map(int, row))
 
     def accepted(self) -> int:
         """How many deliveries the store says were accepted."""
