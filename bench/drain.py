@@ -30,6 +30,7 @@ FIGURES: Final = (
     Figure("server_cpu", "s", "of it, the database server", digits=3),
     Figure("peak_rss", "MB", "worker memory at its peak"),
     Figure("door_cpu", "s", "provider CPU per 1,000", digits=3),
+    Figure("wal_in", "B", "log of the server for its intake and publication, per delivery"),
     Figure("wal", "B", "log of the server for a claim and its outcome, per delivery"),
     Figure("wal_records", "", "records in it", digits=1),
     Figure("hot", "%", "changes of a delivery's row that no index heard of", digits=1),
@@ -43,14 +44,16 @@ FIGURES: Final = (
 
 def run(scale: Scale) -> Mapping[str, float]:
     with cheap_door() as door, sendonce(Account(door.url), scale.store) as subject:
+        empty = subject.server_wrote()
         subject.fill(COUNT)
         before = subject.server_wrote()
         with subject.workers(1) as (worker,):
             figures = timed(door, worker, COUNT, subject.server_cpu_s)
         after = subject.server_wrote()
         accepted = subject.accepted()
-    if before and after:
+    if empty and before and after:
         figures |= {
+            "wal_in": (before.wal_bytes - empty.wal_bytes) / COUNT,
             "wal": (after.wal_bytes - before.wal_bytes) / COUNT,
             "wal_records": (after.wal_records - before.wal_records) / COUNT,
             "hot": (after.hot - before.hot) / (after.changed - before.changed) * 100,
