@@ -1,13 +1,17 @@
-/* The cheapest provider that tells the truth: takes every message, answers after a fixed latency, and
- * remembers when each came in and what it said.
+/* The cheapest provider that tells the truth: takes messages, answers after a fixed latency, and remembers
+ * when each came in and what it said.
  *
  *     POST /v1/messages           202 {"id": "m<number>"}, `latency` after the request was complete
- *     GET  /count                 requests so far
- *     GET  /calls                 all of them, 24 bytes each: arrived, answered (ns, CLOCK_BOOTTIME), marker
- *     POST /reset?latency_us=N    forget them
+ *     GET  /count                 requests so far, and how many different messages were taken
+ *     GET  /calls                 all requests, 32 bytes each: arrived, answered (ns, CLOCK_BOOTTIME), marker,
+ *                                 status: 202 taken, 200 a known key, 429 over the limit
+ *     POST /reset?latency_us=N&limit=N&keys=1     forget them
  *
- * The marker is a hash of the body, so that two of one message are seen whatever the headers say. One
- * thread on epoll. It listens on a free port of loopback, prints the port, and ends with its standard input.
+ * `limit`: no more than so many are let in in any sliding second; the rest get 429 at once and may come again
+ * in a second. `keys`: an `Idempotency-Key` that was seen with a taken message gets that message's answer
+ * again, and nothing new is taken. The marker is a hash of the body, so that two of one message are seen
+ * whatever the headers say. One thread on epoll. It listens on a free port of loopback, prints the port, and
+ * ends with its standard input.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,17 +30,22 @@
 
 enum { FDS = 4096, REQUEST_MAX = 1 << 20, NS = 1000000000 };
 
-struct call { uint64_t arrived, answered, marker; };
+struct call { uint64_t arrived, answered, marker, status; };
+struct seen { uint64_t *hashes; size_t *calls, used, room; }; /* from a hash to a call; a hash is never 0 */
 struct peer { char *bytes; size_t used, room; uint32_t life; int busy; };
-struct owed { uint64_t at; size_t call; int fd; uint32_t life; };
+struct owed { uint64_t at; size_t call, message; int fd; uint32_t life; };
 
 static struct call *calls;
 static size_t called, call_room;
+static struct seen markers, keys;
+static size_t *admitted, admitted_count, admitted_room; /* the calls below the limit, in their order */
 static struct peer peers[FDS];
 /* Latency is the same for all, so answers fall due in the order of arrival; a peer is owed at most one. */
 static struct owed owed[FDS];
 static size_t owed_first, owed_last;
 static uint64_t latency_ns;
+static size_t limit;
+static int honours_keys;
 static int events_fd, timer_fd;
 
 static uint64_t now(void) {
@@ -66,6 +75,50 @@ static void put(int fd, const char *from, size_t left) {
     }
 }
 
+static uint64_t hash(const char *bytes, size_t size) { /* FNV-1a, and a last stir for its low bits */
+    uint64_t h = 0xcbf29ce484222325u;
+    while (size--) h = (h ^ (unsigned char)*bytes++) * 0x100000001b3u;
+    h ^= h >> 32;
+    return h ? h : 1;
+}
+
+/* Where the hash is, or would be. */
+static size_t place(const struct seen *seen, uint64_t hash) {
+    size_t i = hash & (seen->room - 1);
+    while (seen->hashes[i] && seen->hashes[i] != hash) i = (i + 1) & (seen->room - 1);
+    return i;
+}
+
+/* The call that came first with this hash; `call` itself, which is then noted, where there was none. */
+static size_t first_with(struct seen *seen, uint64_t hash, size_t call) {
+    if (2 * seen->used >= seen->room) {
+        struct seen old = *seen;
+        seen->room = old.room ? old.room * 2 : 1 << 16;
+        seen->hashes = need(calloc(seen->room, sizeof *seen->hashes));
+        seen->calls = need(calloc(seen->room, sizeof *seen->calls));
+        for (size_t i = 0; i < old.room; i++) {
+            if (!old.hashes[i]) continue;
+            size_t to = place(seen, old.hashes[i]);
+            seen->hashes[to] = old.hashes[i];
+            seen->calls[to] = old.calls[i];
+        }
+        free(old.hashes);
+        free(old.calls);
+    }
+    size_t i = place(seen, hash);
+    if (seen->hashes[i]) return seen->calls[i];
+    seen->hashes[i] = hash;
+    seen->calls[i] = call;
+    seen->used++;
+    return call;
+}
+
+static void forget(struct seen *seen) {
+    free(seen->hashes);
+    free(seen->calls);
+    *seen = (struct seen){0};
+}
+
 static void reply(int fd, const char *status, const char *type, const void *body, size_t size) {
     char head[256];
     int n = snprintf(head, sizeof head, "HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n\r\n",
@@ -79,11 +132,17 @@ static void reply(int fd, const char *status, const char *type, const void *body
     put(fd, body, size);
 }
 
-static void accept_call(int fd, size_t number) {
+/* `message`: the call that took it, which is another one where the key was known. */
+static void accept_call(int fd, size_t number, size_t message) {
     char body[64];
-    int n = snprintf(body, sizeof body, "{\"id\":\"m%zu\"}", number);
+    int n = snprintf(body, sizeof body, "{\"id\":\"m%zu\"}", message);
     calls[number].answered = now();
-    reply(fd, "202 Accepted", "application/json", body, (size_t)n);
+    reply(fd, number == message ? "202 Accepted" : "200 OK", "application/json", body, (size_t)n);
+}
+
+static void refuse_call(int fd, size_t number) {
+    calls[number].answered = now();
+    reply(fd, "429 Too Many Requests\r\nRetry-After: 1", "text/plain", "later", 5);
 }
 
 static void set_timer(void) {
@@ -92,21 +151,38 @@ static void set_timer(void) {
     timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
-static uint64_t hash(const char *bytes, size_t size) { /* FNV-1a */
-    uint64_t h = 0xcbf29ce484222325u;
-    while (size--) h = (h ^ (unsigned char)*bytes++) * 0x100000001b3u;
-    return h;
+/* Whether the second that ends at `at` is full. */
+static int is_full(uint64_t at) {
+    return limit && admitted_count >= limit && calls[admitted[admitted_count - limit]].arrived + NS > at;
 }
 
-static void called_by(int fd, const char *body, size_t size) {
+static void admit(size_t number) {
+    if (admitted_count == admitted_room) {
+        admitted_room = admitted_room ? admitted_room * 2 : 1 << 16;
+        admitted = need(realloc(admitted, admitted_room * sizeof *admitted));
+    }
+    admitted[admitted_count++] = number;
+}
+
+static void called_by(int fd, const char *key, size_t key_size, const char *body, size_t size) {
     if (called == call_room) {
         call_room = call_room ? call_room * 2 : 1 << 16;
         calls = need(realloc(calls, call_room * sizeof *calls));
     }
-    calls[called] = (struct call){.arrived = now(), .marker = hash(body, size)};
-    if (!latency_ns) { accept_call(fd, called++); return; }
-    struct owed one = {calls[called].arrived + latency_ns, called, fd, peers[fd].life};
-    called++;
+    size_t number = called++, message = number;
+    struct call *call = &calls[number];
+    *call = (struct call){.arrived = now(), .marker = hash(body, size), .status = 202};
+    if (is_full(call->arrived)) {
+        call->status = 429;
+        refuse_call(fd, number);
+        return;
+    }
+    admit(number);
+    if (honours_keys && key_size) message = first_with(&keys, hash(key, key_size), number);
+    if (message == number) first_with(&markers, call->marker, number);
+    else call->status = 200;
+    if (!latency_ns) { accept_call(fd, number, message); return; }
+    struct owed one = {call->arrived + latency_ns, number, message, fd, peers[fd].life};
     peers[fd].busy = 1;
     owed[owed_last++ % FDS] = one;
     if (owed_last - owed_first == 1) set_timer();
@@ -114,17 +190,39 @@ static void called_by(int fd, const char *body, size_t size) {
 
 static int is(const char *bytes, const char *start) { return !strncmp(bytes, start, strlen(start)); }
 
+/* The number that follows `name` before `end`; 0 where it is not there. */
+static uint64_t number_after(const char *from, const char *name, const char *end) {
+    const char *found = strstr(from, name);
+    return found && found < end ? strtoull(found + strlen(name), NULL, 10) : 0;
+}
+
+static void reset(const char *head, const char *end) {
+    latency_ns = number_after(head, "latency_us=", end) * 1000;
+    limit = number_after(head, "limit=", end);
+    honours_keys = number_after(head, "keys=", end) != 0;
+    called = admitted_count = 0;
+    forget(&markers);
+    forget(&keys);
+}
+
 static void handle(int fd, const char *head, const char *body, size_t size) {
     if (is(head, "POST /v1/messages ")) {
-        called_by(fd, body, size);
+        const char *key = strcasestr(head, "\r\nidempotency-key:");
+        size_t key_size = 0;
+        if (key && key < body) {
+            key += strlen("\r\nidempotency-key:");
+            key += strspn(key, " ");
+            key_size = strcspn(key, "\r");
+        }
+        called_by(fd, key, key_size, body, size);
     } else if (is(head, "GET /count ")) {
-        char text[32];
-        reply(fd, "200 OK", "text/plain", text, (size_t)snprintf(text, sizeof text, "%zu", called));
+        char text[64];
+        int n = snprintf(text, sizeof text, "%zu %zu", called, markers.used);
+        reply(fd, "200 OK", "text/plain", text, (size_t)n);
     } else if (is(head, "GET /calls ")) {
         reply(fd, "200 OK", "application/octet-stream", calls, called * sizeof *calls);
-    } else if (is(head, "POST /reset?latency_us=")) {
-        latency_ns = strtoull(head + strlen("POST /reset?latency_us="), NULL, 10) * 1000;
-        called = 0;
+    } else if (is(head, "POST /reset?")) {
+        reset(head, strstr(head, "\r\n"));
         reply(fd, "200 OK", "text/plain", "ok", 2);
     } else {
         reply(fd, "404 Not Found", "text/plain", "no", 2);
@@ -173,7 +271,7 @@ static void pay(void) {
         struct owed one = owed[owed_first % FDS];
         if (peers[one.fd].life != one.life) continue; /* it has gone */
         peers[one.fd].busy = 0;
-        accept_call(one.fd, one.call);
+        accept_call(one.fd, one.call, one.message);
         read_requests(one.fd);
     }
     set_timer();

@@ -27,20 +27,42 @@ def cpu_s(pid: int) -> float:
     return (int(after_name[11]) + int(after_name[12])) / _TICKS_PER_S
 
 
+def tree(pid: int) -> list[int]:
+    """A process and all that came from it and still run."""
+    parents = {child: int(fields[1]) for child, fields in _stats().items()}
+    found = [pid] if pid in parents else []
+    for parent in found:
+        found += [child for child, of in parents.items() if of == parent]
+    return found
+
+
 def tree_cpu_s(pid: int) -> float:
-    """The same for a process and its children, those that have ended among them."""
+    """The same for a process and all that came from it, those that have ended among them."""
+    stats = _stats()
+    family = (stats[member] for member in tree(pid) if member in stats)
+    return sum(sum(map(int, fields[11:15])) for fields in family) / _TICKS_PER_S
+
+
+def tree_peak_mb(pid: int) -> float:
+    """The most resident memory that each of them ever had, added up."""
     total = 0.0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for member in tree(pid):
         try:
-            name, _, rest = stat.read_text("ascii", "replace").rpartition(")")
+            total += rss_mb(member, peak=True)
         except OSError:
             continue  # it has ended
-        fields = rest.split()
-        if int(name.split()[0]) == pid:
-            total += sum(map(int, fields[11:15]))
-        elif int(fields[1]) == pid:
-            total += int(fields[11]) + int(fields[12])
-    return total / _TICKS_PER_S
+    return total
+
+
+def _stats() -> dict[int, list[str]]:
+    """The fields of /proc/PID/stat after the name, of every process."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            found[int(stat.parent.name)] = stat.read_text("ascii", "replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+    return found
 
 
 def rss_mb(pid: int, *, peak: bool = False) -> float:
@@ -58,9 +80,9 @@ def busy_s() -> float:
     return (sum(values) - values[3] - values[4]) / _TICKS_PER_S
 
 
-def wait_until_quiet() -> None:
+def wait_until_quiet(limit_s: float = QUIET_LIMIT_S) -> None:
     """Wait, for a bounded time, until others leave the machine alone."""
-    until = time.monotonic() + QUIET_LIMIT_S
+    until = time.monotonic() + limit_s
     while time.monotonic() < until:
         before = busy_s()
         time.sleep(1.0)

@@ -41,12 +41,19 @@ TEMPLATE: Final = "Hello {{ name }}, your parcel {{ parcel }} arrives today. [re
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The account that everything goes through. The limit is out of the way unless it is measured."""
+    """The account that everything goes through. The limit is out of the way unless it is measured.
+
+    keyed    the provider honours idempotency keys; else what may have been sent is held for a person
+    timeout  of one call, and `lease` of what a worker has claimed
+    """
 
     url: str
     limit: str = "100000/s"
     lanes: int = 256
     jitter: str = "100ms"
+    keyed: bool = True
+    timeout: str = "30s"
+    lease: str = "30s"
 
 
 @contextmanager
@@ -63,7 +70,7 @@ def sendonce(account: Account, store: str = "sqlite") -> Iterator[Subject]:
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """What a database server wrote: its log, and changes of rows of `delivery`, those among them that no index
+    """What a database server wrote: its log, changes of rows of `delivery` and those among them that no index
     heard of (HOT), and the size of the database."""
 
     wal_bytes: int
@@ -99,15 +106,19 @@ class Subject:
             report = self.take_in(app, self.rows_file(count, due=due))
             assert report.deliveries == count, report.problems[:3]
             publish(app)
-        if self.server is not None:
-            self.server.execute("ANALYZE")  # as a server does by itself, but not within the first minute
+        self.analyze()
 
-    def rows_file(self, count: int, *, due: str = "now") -> Path:
-        """A CSV file of `count` rows for one channel, each to a customer of its own."""
+    def analyze(self) -> None:
+        """As a server does by itself, but not within the first minute."""
+        if self.server is not None:
+            self.server.execute("ANALYZE")
+
+    def rows_file(self, count: int, *, due: str = "now", first: int = 0) -> Path:
+        """A CSV file of `count` rows, numbered from `first`, for one channel, each to its own customer."""
         path = self.folder / "rows.csv"
         with path.open("w", encoding="utf-8", newline="") as file:
             file.write("reminder,customer,phone,due,template,name,parcel\n")
-            for n in range(count):
+            for n in range(first, first + count):
                 # A number each, as in service; they reach nobody but the door on this machine.
                 file.write(f"parcel-{n},customer-{n},+1202{2_000_000 + n},{due},parcel,Ada Example,{n:08}\n")
         return path
@@ -136,7 +147,8 @@ class Subject:
             return None
         with psycopg.connect(self.server.url(), autocommit=True) as connection:
             row = connection.execute(
-                b"SELECT wal_bytes, wal_records, n_tup_upd, n_tup_hot_upd, pg_database_size(current_database()) "
+                b"SELECT wal_bytes, wal_records, n_tup_upd, n_tup_hot_upd, "
+                b"pg_database_size(current_database()) "
                 b"FROM pg_stat_wal, pg_stat_user_tables WHERE relname = 'delivery'"
             ).fetchone()
         assert row is not None
@@ -144,9 +156,13 @@ class Subject:
 
     def accepted(self) -> int:
         """How many deliveries the store says were accepted."""
+        return self.count_in(State.ACCEPTED)
+
+    def count_in(self, *states: State) -> int:
+        """How many deliveries the store has in these states."""
         with self.open() as app:
             rows = app.store.read(lambda tx: tx.rows("view_report", start=0, end=2**62, tenant=""))
-            return sum(int(row["count"]) for row in rows if row["state"] == State.ACCEPTED)
+            return sum(int(row["count"]) for row in rows if row["state"] in states)
 
     def count_entries(self, event: str) -> int:
         """How many ledger entries tell of this event."""
@@ -154,6 +170,10 @@ class Subject:
             last = app.store.read(lambda tx: tx.rows("view_progress_last_entry"))[0]["id"]
             rows = app.store.read(lambda tx: tx.rows("view_progress_since", after=0, last=last))
             return sum(int(row["n"]) for row in rows if row["event"] == event)
+
+    def command(self, role: str) -> list[str]:
+        """How a process of this role is started."""
+        return [sys.executable, "-m", "sendonce", "--config", str(self.path), role]
 
     @contextmanager
     def workers(self, count: int) -> Iterator[list[int]]:
@@ -163,10 +183,10 @@ class Subject:
 
     @contextmanager
     def _worker(self, number: int) -> Iterator[int]:
-        command = [sys.executable, "-m", "sendonce", "--config", str(self.path), "worker"]
+        command = self.command("worker")
         with (
             (self.folder / f"worker-{number}.log").open("wb") as log,
-            subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=_environment()) as process,
+            subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=environment()) as process,
         ):
             try:
                 yield process.pid
@@ -185,15 +205,19 @@ def publish(app: App) -> None:
         pass
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Nothing of the caller's settings reaches the processes."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SENDONCE_")}
 
 
 def _configuration(account: Account, store_url: str) -> str:
+    key = 'key_header = "Idempotency-Key"\nkey_window = "24h"' if account.keyed else ""
     return f"""
 [store]
 url = "{store_url}"
+
+[worker]
+lease = "{account.lease}"
 
 [tenant.default]
 zone = "Europe/London"
@@ -211,8 +235,8 @@ from = "+12025550100"
 url = "{account.url}"
 allow_plain_http = true
 body_json = '{{"to": "{{{{ to }}}}", "from": "{{{{ sender }}}}", "text": "{{{{ text }}}}"}}'
-key_header = "Idempotency-Key"
-key_window = "24h"
+{key}
+timeout = "{account.timeout}"
 receipt_path = "id"
 throttle_scope = "rate"
 limits = ["{account.limit}"]

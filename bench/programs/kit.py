@@ -1,8 +1,8 @@
-"""What every peer's program shares: the call that it makes, and the keys.
+"""What every peer's program shares: the call that it makes, the keys, and what it was asked for.
 
 It runs in the peer's own environment, so it imports nothing of sendonce. The call is what a careful user
-would write: a client that keeps its connections, the whole answer read, anything but 2xx raised so that the
-peer tries again.
+would write: a client that keeps its connections, the whole answer read, the key of the delivery sent along,
+anything but 2xx raised so that the peer tries again.
 """
 
 import asyncio
@@ -13,13 +13,35 @@ import time
 
 URL = os.environ["BENCH_URL"]
 CONCURRENCY = int(os.environ["BENCH_CONCURRENCY"])
+WORKERS = int(os.environ["BENCH_WORKERS"])
+WORKER = os.environ.get("BENCH_WORKER", "0")
+LIMIT = int(os.environ["BENCH_LIMIT"])  # calls a second of all workers; 0: none
+LEASE_S = int(os.environ["BENCH_LEASE_S"])  # when a silent worker counts as dead; 0: as the peer comes
+TIMED = os.environ["BENCH_TIMED"] == "1"  # some are due later: look every second
 DATABASE = os.environ.get("BENCH_DATABASE", "")
 REDIS = os.environ.get("BENCH_REDIS", "")
+RABBITMQ = os.environ.get("BENCH_RABBITMQ", "")
 TO = "+12025550123"
 
+VERB = sys.argv[1] if len(sys.argv) > 1 else ""
 
-def keys(count):
-    return [f"parcel-{n}:customer-{n}:sms" for n in range(count)]
+
+def parts(size):
+    """(keys to enqueue, seconds until they are due), so many at a time, for as long as there is time. Then
+    it says how many they were and how fast they went.
+    """
+    count, first, due_at, seconds = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])
+    begun, made = time.perf_counter(), 0
+    while made < count and time.perf_counter() - begun < seconds:
+        upto = min(made + size, count)
+        keys = [f"parcel-{n}:customer-{n}:sms" for n in range(first + made, first + upto)]
+        yield keys, max(0.0, due_at - time.time()) if due_at else 0.0
+        made = upto
+    print(json.dumps({"count": made, "rate": made / (time.perf_counter() - begun)}))
+
+
+class Refused(Exception):
+    """An answer that was not 2xx. 429 is one."""
 
 
 def text_of(key):
@@ -38,7 +60,8 @@ async def post(key):
     body = {"to": TO, "text": text_of(key)}
     async with _session.post(URL, json=body, headers={"Idempotency-Key": key}) as answer:
         await answer.read()
-        answer.raise_for_status()
+        if answer.status // 100 != 2:
+            raise Refused(answer.status)
 
 
 _pool = None
@@ -54,16 +77,7 @@ def post_blocking(key):
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
     answer = _pool.request("POST", URL, body=body, headers=headers)
     if answer.status // 100 != 2:
-        raise RuntimeError(answer.status)
-
-
-def verb():
-    """("setup", 0), ("enqueue", how many) or ("work", 0)."""
-    return sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0
-
-
-def enqueued(count, since):
-    print(json.dumps({"rate": count / (time.perf_counter() - since)}))
+        raise Refused(answer.status)
 
 
 def run(main):

@@ -1,6 +1,10 @@
-"""Procrastinate on psycopg, jobs kept when they are done (its default)."""
+"""Procrastinate on psycopg, jobs kept when they are done (its default). It has no rate limiter.
 
-import time
+What a dead worker held is found by a periodic task, as its documentation has it; there every ten minutes,
+here every five seconds.
+"""
+
+from datetime import UTC, datetime, timedelta
 
 import kit
 from procrastinate import App, PsycopgConnector, RetryStrategy
@@ -13,20 +17,31 @@ async def send(key):
     await kit.post(key)
 
 
+if kit.LEASE_S:
+
+    @app.periodic(cron="* * * * * */5")
+    @app.task(queue="stalled", queueing_lock="stalled", name="stalled", pass_context=True)
+    async def stalled(context, timestamp):
+        manager = context.app.job_manager
+        for job in await manager.get_stalled_jobs(seconds_since_heartbeat=kit.LEASE_S):
+            await manager.retry_job(job)
+
+
 async def main():
-    verb, count = kit.verb()
     async with app.open_async():
-        if verb == "setup":
+        if kit.VERB == "setup":
             await app.schema_manager.apply_schema_async()
-        elif verb == "enqueue":
-            keys, since = kit.keys(count), time.perf_counter()
-            for start in range(0, count, 1_000):
-                await send.configure().batch_defer_async(
-                    *[{"key": key} for key in keys[start : start + 1_000]]
-                )
-            kit.enqueued(count, since)
+        elif kit.VERB == "enqueue":
+            for keys, delay_s in kit.parts(1_000):
+                at = datetime.now(UTC) + timedelta(seconds=delay_s) if delay_s else None
+                await send.configure(schedule_at=at).batch_defer_async(*[{"key": key} for key in keys])
         else:
-            await app.run_worker_async(queues=["reminders"], concurrency=kit.CONCURRENCY)
+            settings = {}
+            if kit.LEASE_S:
+                settings = {"update_heartbeat_interval": 3.0, "stalled_worker_timeout": float(kit.LEASE_S)}
+            if kit.TIMED:
+                settings["fetch_job_polling_interval"] = 1.0
+            await app.run_worker_async(concurrency=kit.CONCURRENCY, **settings)
 
 
 kit.run(main)
