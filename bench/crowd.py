@@ -8,10 +8,12 @@ the delivery that they were made from: `sendonce verify` would not have it, noth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import apsw
 import psycopg
+
+from bench.subject import Subject
 
 AT_ONCE: Final = 50_000
 _NUMBER: Final = "{first} + n"
@@ -45,13 +47,16 @@ _NUMBERED: Final = ("reminder", "delivery", "ledger")
 
 
 class Database(Protocol):
-    """A connection to the store that nobody else writes to meanwhile."""
+    """A connection to the store, beside the program. To make a crowd nobody else may write meanwhile."""
 
     def run(self, text: str) -> None: ...
+    def rows(self, text: str) -> list[tuple[Any, ...]]: ...
     def columns(self, table: str) -> list[str]: ...
     def done(self) -> None:
-        """What an import that took its time would have left behind: statistics, a checkpoint."""
+        """Leave behind what an import that took its time would have: statistics, a checkpoint."""
         ...
+
+    def close(self) -> None: ...
 
 
 class Sqlite:
@@ -62,11 +67,16 @@ class Sqlite:
     def run(self, text: str) -> None:
         self._connection.execute(text)
 
+    def rows(self, text: str) -> list[tuple[Any, ...]]:
+        return list(self._connection.execute(text))
+
     def columns(self, table: str) -> list[str]:
         return [str(row[1]) for row in self._connection.execute(f"PRAGMA table_info({table})")]
 
     def done(self) -> None:
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
         self._connection.close()
 
 
@@ -78,6 +88,9 @@ class Postgres:
 
     def run(self, text: str) -> None:
         self._connection.execute(text.encode())
+
+    def rows(self, text: str) -> list[tuple[Any, ...]]:
+        return self._connection.execute(text.encode()).fetchall()
 
     def columns(self, table: str) -> list[str]:
         found = self._connection.execute(
@@ -92,7 +105,16 @@ class Postgres:
             self.run(f"SELECT setval('{table}_id_seq', (SELECT max(id) FROM {table}))")
         self.run("VACUUM ANALYZE")
         self.run("CHECKPOINT")
+
+    def close(self) -> None:
         self._connection.close()
+
+
+def beside(subject: Subject) -> Database:
+    """A connection to the store of `subject`."""
+    if subject.server is None:
+        return Sqlite(str(subject.folder / "bench.db"))
+    return Postgres(subject.server.url())
 
 
 def make_crowd(database: Database, of: int, count: int, *, first: int, spread_s: int = 1) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from bench.crowd import Postgres, Sqlite, make_crowd
+from bench.crowd import beside, make_crowd
 from bench.measurement import Figure, Measurement, Scale
 from bench.subject import Account, Subject, publish, sendonce
 from sendonce.app import App
@@ -86,12 +86,12 @@ def _patterns(subject: Subject) -> tuple[int, int]:
 
 def _crowd(subject: Subject, patterns: tuple[int, int], count: int, *, first: int) -> None:
     """`count` of each, with ids from `first` on, far above those that rows get by themselves."""
-    path = str(subject.folder / "bench.db")
-    database = Sqlite(path) if subject.server is None else Postgres(subject.server.url())
+    database = beside(subject)
     future, finished = patterns
     make_crowd(database, future, count, first=first, spread_s=MONTH_S)
     make_crowd(database, finished, count, first=first + count)
     database.done()
+    database.close()
 
 
 # The turns

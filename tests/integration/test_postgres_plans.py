@@ -82,6 +82,7 @@ def full(postgres_server: PostgresServer) -> Iterator[psycopg.Connection]:
     make_crowd(database, finished.id, COUNT, first=10_000)
     make_crowd(database, future.id, COUNT, first=10_000 + COUNT, spread_s=86_400)
     database.done()
+    database.close()
     with psycopg.connect(postgres_server.url(name), autocommit=True) as connection:
         connection.execute(b"SET search_path = sendonce")
         connection.execute(
