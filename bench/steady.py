@@ -48,11 +48,8 @@ def run(scale: Scale) -> Mapping[str, float]:
         with subject.open() as app:
             subject.take_in(app, subject.rows_file(1))
             publish(app)
-            first = app.store.read(
-                lambda tx: tx.deliveries.matching(
-                    "reminder", {"tenant": "default", "reminder": "parcel-0"}, 1, 0
-                )
-            )[0]
+            named = {"tenant": "default", "reminder": "parcel-0"}
+            (first,) = app.store.read(lambda tx: tx.deliveries.matching("reminder", named, 1, 0))
         database = beside(subject)
         make_crowd(database, first.id, RATE * (span_s + 10), first=1_000_000)
         database.done()

@@ -2,7 +2,7 @@
 
 -- Room in the pages, so that a changed row stays on its own and no index hears of it. A delivery's row changes
 -- three times in its life, when no other row of its page has ended yet; gates and processes change all the time.
-ALTER TABLE delivery SET (fillfactor = 50);
+ALTER TABLE delivery SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 ALTER TABLE gate SET (fillfactor = 20);
 ALTER TABLE flow SET (fillfactor = 50);
 ALTER TABLE process SET (fillfactor = 20);
