@@ -6,16 +6,21 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench wheel lock upgrade clean simulate
+.PHONY: help setup demo test test-postgres check format bench wheel lock upgrade clean simulate
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## see a thousand reminders go out once each, through limits, lost replies and a killed worker
 	@$(BIN)/sendonce demo
 
 test: $(READY) ## run the tests; ARGS="-k pacing" narrows them
 	@$(BIN)/pytest --numprocesses auto $(ARGS)
+
+test-postgres: $(READY) ## the tests of the PostgreSQL store on another version: PROGRAMS=/usr/lib/postgresql/15/bin
+	@test -x "$(PROGRAMS)/postgres" || { echo "test-postgres: PROGRAMS=FOLDER must name the folder of a postgres"; exit 1; }
+	@SENDONCE_POSTGRES_BIN="$(PROGRAMS)" $(BIN)/pytest --numprocesses auto tests/conformance/test_store.py \
+		$(wildcard tests/integration/test_postgres*.py) $(ARGS)
 
 check: $(READY) ## the gate: format, lint, types, imports, docs
 	@$(BIN)/ruff format --check . || { echo "check: 'make format' puts it right"; exit 1; }
