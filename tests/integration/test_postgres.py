@@ -58,6 +58,33 @@ def counted(store: PostgresStore) -> int:
     return int(store.read(lambda tx: tx.meta("count")) or 0)
 
 
+# Beside each other
+
+
+def test_what_is_written_beside_the_rest_waits_for_none_of_it(postgres_url: str) -> None:
+    store = opened(postgres_url, inline=False)
+    let_go = threading.Event()
+    slow = store.write(lambda tx: let_go.wait(WITHIN_S))
+    first, second = (store.write(count, beside=True) for _ in range(2))
+    assert (first.result(WITHIN_S), second.result(WITHIN_S)) == (1, 2), "in their own order"
+    assert not slow.done()
+    let_go.set()
+    assert slow.result(WITHIN_S)
+    store.close()
+
+
+def test_a_process_that_writes_nothing_beside_has_one_writing_connection(postgres_url: str) -> None:
+    store = opened(postgres_url, inline=False)
+    with raw(postgres_url) as connection:
+        writers = b"SELECT count(*) FROM writer"
+        store.write(count).result(WITHIN_S)
+        assert connection.execute(writers).fetchone() == (1,)
+        store.write(count, beside=True).result(WITHIN_S)
+        assert connection.execute(writers).fetchone() == (2,)
+        store.close()
+        assert connection.execute(writers).fetchone() == (0,)
+
+
 # Opening
 
 
