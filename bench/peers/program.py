@@ -235,7 +235,7 @@ PEERS: Final = (
         ("LLEN celery", "HLEN unacked"),
         32,
         Sizes(drain=1_500, kill=1_200, due=500),
-        "`rate_limit` of a process: half the limit each",
+        "`rate_limit` of a process: half the limit each; a 429 puts a task off by a second",
     ),
     Peer(
         "dramatiq",
@@ -273,7 +273,7 @@ PEERS: Final = (
         ),
         200,
         Sizes(drain=10_000, kill=7_000, due=3_000),
-        "`limiter` of the queue, all processes together",
+        "`limiter` of the queue, all processes together; a 429 stops it for a second",
     ),
     Peer(
         "dbos",
@@ -284,6 +284,6 @@ PEERS: Final = (
         ("SELECT count(*) FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING', 'DELAYED')",),
         100,
         Sizes(drain=400, kill=400, due=150),
-        "`limiter` of the queue, all processes together",
+        "`limiter` of the queue, all processes together; a 429 puts a step off by a second",
     ),
 )
