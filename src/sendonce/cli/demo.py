@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -31,7 +31,7 @@ from sendonce.cli.exits import Exit
 from sendonce.cli.progress import Look, Watch, lines_of, live_table
 from sendonce.cli.shell import Shell, command
 from sendonce.core.errors import InvalidInput
-from sendonce.core.lifecycle import ENDED, SAYS_NOT_SENT, State
+from sendonce.core.lifecycle import State
 from sendonce.core.reminder import COLUMNS
 from sendonce.pipeline import cancel, consent, importer, templates
 from sendonce.pipeline.intake import Verdict
@@ -46,6 +46,7 @@ from sendonce.testing.sandbox import (
     Trigger,
     sandbox_in_process,
 )
+from sendonce.testing.tally import Tally, tally
 
 BOUND_S: Final = 85.0
 KILL_AT: Final = 0.3
@@ -129,14 +130,8 @@ class _Count:
     """What came out, by delivery, and what the sandbox saw."""
 
     reminders: int
-    states: Mapping[State, int]
-    duplicates: int
-    lost: int
+    tally: Tally
     wrong: tuple[str, ...]
-
-    @property
-    def deliveries(self) -> int:
-        return sum(self.states.values())
 
 
 class _Run:
@@ -275,33 +270,10 @@ class _Run:
 
     def _count(self) -> _Count:
         """Hold what the sandbox took against the ledger."""
-        rows = self._app.store.read(lambda tx: tx.rows("view_demo_states"))
-        effects = Counter(str(effect["marker"]) for effect in self._sandbox.effects())
-        states: Counter[State] = Counter()
-        lost = 0
-        wrong: list[str] = []
-        for row in rows:
-            key, state = str(row["key"]), State(str(row["state"]))
-            states[state] += 1
-            seen = effects.pop(key, 0)
-            if state is State.ACCEPTED and seen == 0:
-                lost += 1
-                wrong.append(f"{key} is ACCEPTED, but the sandbox never took it")
-            elif state not in ENDED and state is not State.UNCERTAIN:
-                lost += 1
-                wrong.append(f"{key} has not ended: {state}")
-            elif state in SAYS_NOT_SENT and seen:
-                wrong.append(f"{key} is {state}, but the sandbox took it")
-            if seen > 1:
-                wrong.append(f"{key} was taken {seen} times")
-        wrong += [f"the sandbox took {marker!r}, which nobody scheduled" for marker in effects]
-        channels = self._sandbox.report()["channels"]
-        duplicates = sum(channel["duplicates"] for channel in channels.values())
-        unmarked = sum(channel["unmarked"] for channel in channels.values())
-        if unmarked:
-            wrong.append(f"the sandbox took {unmarked} messages without a marker")
+        effects = self._sandbox.effects()
+        counted = self._app.store.read(lambda tx: tally(tx.rows("view_demo_states"), effects))
         reminders = self._app.store.read(lambda tx: tx.rows("view_demo_reminders"))
-        return _Count(int(reminders[0]["n"]), states, duplicates, lost, tuple(wrong))
+        return _Count(int(reminders[0]["n"]), counted, tuple(counted.problems()))
 
     def _tell(self, count: _Count, *, finished: bool) -> Exit:
         say = self._screen.say
@@ -334,13 +306,13 @@ class _Run:
         example = self._app.store.read(lambda tx: tx.rows("view_demo_example"))
         if example:
             say(f"one story: sendonce --config {self._path} status {example[0]['key']}")
-        states = count.states
+        states, counted = count.tally.counts, count.tally
         say(
-            f"demo: reminders={count.reminders} deliveries={count.deliveries} "
-            f"accepted={states.get(State.ACCEPTED, 0)} rejected={states.get(State.REJECTED, 0)} "
-            f"suppressed={states.get(State.SUPPRESSED, 0)} cancelled={states.get(State.CANCELLED, 0)} "
-            f"expired={states.get(State.EXPIRED, 0)} dead={states.get(State.DEAD, 0)} "
-            f"uncertain={states.get(State.UNCERTAIN, 0)} duplicates={count.duplicates} lost={count.lost}"
+            f"demo: reminders={count.reminders} deliveries={len(counted.states)} "
+            f"accepted={states[State.ACCEPTED]} rejected={states[State.REJECTED]} "
+            f"suppressed={states[State.SUPPRESSED]} cancelled={states[State.CANCELLED]} "
+            f"expired={states[State.EXPIRED]} dead={states[State.DEAD]} "
+            f"uncertain={states[State.UNCERTAIN]} duplicates={counted.duplicates} lost={counted.lost}"
         )
         return Exit.PARTLY if failed else Exit.OK
 
