@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-postgres check format bench wheel lock upgrade clean simulate
+.PHONY: help setup demo test test-postgres check format bench wheel lock upgrade clean simulate crash
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,3 +76,6 @@ clean: ## remove everything that was made here
 
 simulate: $(READY) ## prove it in a simulated world; ARGS="--seeds 1-1000 --faults storm" says how much
 	@$(BIN)/sendonce simulate --seeds 1-200 $(ARGS)
+
+crash: $(READY) ## prove it with real processes, killed at random; ARGS="--store sqlite --minutes 2 --seed 7"
+	@$(BIN)/python -m tests.crash $(ARGS)

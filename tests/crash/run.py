@@ -1,0 +1,308 @@
+"""A crash run: six real processes, a store and two providers, and something that goes wrong all the time.
+
+Two schedulers, three workers and a process that takes reminders in (and back) work on one store. They are
+killed, stopped for longer than their lease and continued; the database server is stopped as by a crash and
+started. Each comes back as a service manager would bring it. Then everything may finish, and is judged
+(`verdict`).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sendonce import config
+from sendonce.app import App
+from sendonce.cli.progress import Watch
+from sendonce.core.errors import StoreError
+from sendonce.pipeline.templates import add_sources
+from sendonce.render import TemplateSource
+from sendonce.testing.sandbox import ChannelRules, SandboxClient, SandboxSettings, Trigger, sandbox_in_process
+from tests.crash.database import Database, database
+from tests.crash.faults import Act, Fault, faults
+from tests.crash.processes import Member, Processes, sendonce
+from tests.crash.recovery import Beats, Held, Moves, Over, Passes, Recovery
+
+CONFIG: Final = Path(__file__).with_name("sendonce.toml")
+TEMPLATE: Final = "Your parcel is on its way. [ref:{{ delivery_key }}]"
+SCHEDULERS: Final = 2
+WORKERS: Final = 3
+LOOK_S: Final = 0.1
+TELL_S: Final = 15.0
+BEGIN_S: Final = 60.0
+DRAIN_S: Final = 180.0
+IDLE_LOOKS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Allows:
+    """What the provider of an account allows: calls a second, and open calls."""
+
+    channel: str
+    rate: int
+    lanes: int
+
+
+ACCOUNTS: Final = {
+    "keyed": Allows("sms", 40, 12),  # class K
+    "plain": Allows("email", 20, 8),  # class N
+    "asked": Allows("sms", 20, 8),  # class L, at a provider of its own
+}
+"""As in `sendonce.toml`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """minutes  how long things go wrong; to start and to finish comes on top
+    every_s  the mean time between two faults
+    folder   an empty one; what is left in it is for whoever looks into a failure"""
+
+    minutes: float
+    store: str
+    seed: int
+    every_s: float
+    folder: Path
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the processes work on. `doors`: the provider of each account."""
+
+    database: Database
+    doors: Mapping[str, SandboxClient]
+    app: App
+    config: Path
+
+    def taken(self) -> int:
+        """How many messages the providers have taken so far."""
+        reports = {account: door.report()["channels"] for account, door in self.doors.items()}
+        return sum(int(reports[name][ACCOUNTS[name].channel]["effects"]) for name in reports)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What happened.
+
+    struck    faults by kind
+    recovered how long each took to be over
+    held      calls that were open in killed and stopped workers
+    problems  what went wrong on the way, a sentence each
+    """
+
+    struck: Mapping[Act, int]
+    recovered: list[Recovery]
+    held: list[Held]
+    problems: list[str]
+
+
+def world(stack: ExitStack, options: Options) -> World:
+    """Made anew in the folder, gone with the stack."""
+    place = stack.enter_context(database(options.store, options.folder))
+    usual, asked = (
+        stack.enter_context(sandbox_in_process(settings))
+        for settings in (
+            SandboxSettings(seed=options.seed, sms=_rules("keyed"), email=_rules("plain")),
+            SandboxSettings(seed=options.seed, sms=_rules("asked")),
+        )
+    )
+    text = CONFIG.read_text("utf-8")
+    for name, value in (
+        ("store", place.url),
+        ("http_port", usual.http_port),
+        ("smtp_port", usual.smtp_port),
+        ("asked_port", asked.http_port),
+    ):
+        text = text.replace(f"{{{name}}}", str(value))
+    path = options.folder / "sendonce.toml"
+    path.write_text(text, "utf-8")
+    app = stack.enter_context(App(config.load(path, environ={})))
+    sources = [TemplateSource("sms", "", TEMPLATE, ""), TemplateSource("email", "Your parcel", TEMPLATE, "")]
+    add_sources(app.store, "parcel", {source.channel: source for source in sources}, actor="crash")
+    return World(place, {"keyed": usual, "plain": usual, "asked": asked}, app, path)
+
+
+def _rules(account: str) -> ChannelRules:
+    """The account's limits, and what goes wrong at the provider besides; slow enough to be met in a call."""
+    allows = ACCOUNTS[account]
+    return ChannelRules(
+        rate_limit=allows.rate,
+        concurrency_limit=allows.lanes,
+        latency_s=(0.05, 0.3),
+        throttle=Trigger(probability=0.002),
+        error_before=Trigger(probability=0.01),
+        lost_before=Trigger(probability=0.005),
+        lost_after=Trigger(probability=0.01),
+    )
+
+
+def run(options: Options, world: World, say: Callable[[str], None]) -> Course:
+    """Let everything go wrong for a while; then let everything finish."""
+    with _Run(options, world, say) as running:
+        return running.all()
+
+
+class _Run:
+    def __init__(self, options: Options, world: World, say: Callable[[str], None]) -> None:
+        self._options = options
+        self._world = world
+        self._say = say
+        program = [sys.executable, "-m", "tests.crash.intake"]
+        self._processes = Processes(
+            {
+                "scheduler": [sendonce(world.config, "scheduler")] * SCHEDULERS,
+                "worker": [sendonce(world.config, "worker")] * WORKERS,
+                "intake": [[*program, str(world.config), str(options.journal), str(options.seed)]],
+            },
+            options.folder,
+            store_away_since=lambda at: self._away_until >= at,
+        )
+        self._away_until = 0.0  # until when the store was perhaps out of reach
+        self._looked_at = time.monotonic()
+        self._was_down = False  # the server, since then
+        self._nobody_s = 0.0  # how long the server was down, or no worker up, in all
+        self._struck: Counter[Act] = Counter()
+        self._recovering: list[Recovery] = []
+        self._recovered: list[Recovery] = []
+        self._held: list[Held] = []
+        self._problems: list[str] = []
+
+    def __enter__(self) -> _Run:
+        self._processes.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._processes.close()
+
+    def all(self) -> Course:
+        self._wait(lambda: self._world.taken() >= 20, BEGIN_S, "nothing was sent")
+        self._go_wrong()
+        self._say("no more faults: everything may finish")
+        self._wait(self._all_is_well, DRAIN_S, "not everything was well again")
+        self._problems += [f"never over: {one.label}" for one in self._recovering]
+        self._processes.stop("intake")
+        self._drain()
+        self._processes.stop("worker", "scheduler")
+        problems = [*self._problems, *self._processes.problems]
+        return Course(self._struck, self._recovered, self._held, problems)
+
+    def _go_wrong(self) -> None:
+        at = told_at = time.monotonic()
+        end = at + 60 * self._options.minutes
+        plan = faults(
+            self._options.seed,
+            every_s=self._options.every_s,
+            lease_s=self._world.app.policy.lease_s,
+            restarts=self._world.database.has_server,
+        )
+        for fault in plan:
+            at += fault.after_s
+            while time.monotonic() < min(at, end):
+                self._look()
+                if time.monotonic() >= told_at + TELL_S:
+                    told_at = time.monotonic()
+                    self._tell(end - told_at)
+            if at >= end:
+                return
+            self._strike(fault)
+
+    def _strike(self, fault: Fault) -> None:
+        if fault.act is Act.RESTART:
+            self._restart(fault.lasts_s)
+            return
+        member = self._processes.pick(fault.role, fault.which)
+        if member is None:  # every one of them is down or stopped already
+            return
+        self._struck[fault.act] += 1
+        if fault.act is Act.KILL:
+            self._processes.kill(member)
+            self._begin(f"{member.role} killed", member.pid, self._well_without(member))
+            return
+        self._processes.pause(member, fault.lasts_s)
+        # Stopped in the middle of a transaction, it holds locks of others, and on SQLite the file.
+        self._away_until = max(self._away_until, time.monotonic() + fault.lasts_s)
+        if member.role == "worker":
+            self._begin("worker stopped", member.pid, self._well_without(member))
+
+    def _restart(self, down_s: float) -> None:
+        """Under everybody; also under those that are stopped, and stay so meanwhile."""
+        self._struck[Act.RESTART] += 1
+        self._was_down = True
+        self._world.database.stop()
+        time.sleep(down_s)
+        self._world.database.start()
+        self._away_until = max(self._away_until, time.monotonic())
+        self._begin("server restarted", 0, Moves())
+
+    def _begin(self, label: str, pid: int, over: Over) -> None:
+        self._recovering.append(Recovery(label, pid, over, self._nobody_s))
+
+    def _well_without(self, member: Member) -> Over:
+        match member.role:
+            case "worker":
+                self._held.append(Held(member.pid))
+                return self._held[-1]
+            case "scheduler":
+                return Passes()
+            case _:
+                size = self._options.journal.stat().st_size
+                return lambda tx: self._options.journal.stat().st_size > size
+
+    def _look(self) -> None:
+        time.sleep(LOOK_S)
+        for member in self._processes.look():
+            if member.role != "intake":
+                self._begin(f"{member.role} continued", member.pid, Beats(member.pid))
+        alive = self._processes.pids()
+        # Who has ended since will not beat again; what it held stays a question.
+        self._recovering = [
+            one for one in self._recovering if one.pid in alive or not isinstance(one.over, Beats)
+        ]
+        before, self._looked_at = self._looked_at, time.monotonic()
+        if self._was_down or not self._processes.is_up("worker"):
+            self._nobody_s += self._looked_at - before
+            self._was_down = False
+        with suppress(StoreError):
+            over = self._world.app.store.read(lambda tx: [one for one in self._recovering if one.over(tx)])
+            for one in over:
+                one.took_s = self._looked_at - one.at
+                one.nobody_s = self._nobody_s - one.nobody
+                self._recovering.remove(one)
+                self._recovered.append(one)
+
+    def _wait(self, until: Callable[[], bool], limit_s: float, otherwise: str) -> None:
+        end = time.monotonic() + limit_s
+        while not until():
+            if time.monotonic() > end:
+                self._problems.append(f"{otherwise} within {limit_s:.0f} s")
+                return
+            self._look()
+
+    def _all_is_well(self) -> bool:
+        return self._processes.all_run() and not self._recovering
+
+    def _drain(self) -> None:
+        app = self._world.app
+        watch = Watch(app.store, app.policy)
+        idle = 0
+
+        def nothing_is_left() -> bool:
+            nonlocal idle
+            scheduled = int(app.store.read(lambda tx: tx.rows("view_demo_scheduled"))[0]["n"])
+            idle = idle + 1 if scheduled == 0 and watch.look().left == 0 else 0
+            return idle >= IDLE_LOOKS
+
+        self._wait(nothing_is_left, DRAIN_S, "not everything has ended")
+
+    def _tell(self, left_s: float) -> None:
+        struck = ", ".join(f"{self._struck[act]} {act}s" for act in Act)
+        self._say(f"{left_s:4.0f} s left; {struck}; {self._world.taken()} messages taken")
