@@ -156,10 +156,11 @@ class Target:
         """A table's full name, for a statement that runs before the search path is set."""
         return f'"{self.schema}".{name}'
 
-    def settings(self, *, lock_s: float, statement_s: float, idle_s: float) -> str:
+    def settings(self, *, lock_s: float, statement_s: float, idle_s: float, plans: str) -> str:
         """What each transaction brings along, as columns of a SELECT."""
         values = {
             "search_path": self.schema,
+            "plan_cache_mode": plans,
             "lock_timeout": _ms(lock_s),
             "statement_timeout": _ms(statement_s),
             "idle_in_transaction_session_timeout": _ms(idle_s),
@@ -407,7 +408,12 @@ class _Writing:
         self._away_until = 0.0
         self._units = 0
         self.in_unit = False
-        settings = target.settings(lock_s=LOCK_S, statement_s=STATEMENT_S, idle_s=IDLE_S)
+        settings = target.settings(
+            lock_s=LOCK_S,
+            statement_s=STATEMENT_S,
+            idle_s=IDLE_S,
+            plans="force_generic_plan",  # they are the right ones (tests pin them), and planning again costs
+        )
         self._settings = f"SELECT {settings}, {_durable()}"
         self._begin = (
             f"BEGIN ISOLATION LEVEL READ COMMITTED; "
@@ -683,7 +689,7 @@ class _Readers:
         self._closed = False
         self._places = threading.BoundedSemaphore(READERS_MAX)
         self._here = threading.local()
-        settings = target.settings(lock_s=LOCK_S, statement_s=READ_S, idle_s=READ_S)
+        settings = target.settings(lock_s=LOCK_S, statement_s=READ_S, idle_s=READ_S, plans="auto")
         self._begin = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {settings}".encode()
 
     def read(self, query: Callable[[Tx], T]) -> T:
