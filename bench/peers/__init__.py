@@ -28,7 +28,7 @@ from bench.peers.program import PEERS
 from bench.peers.rounds import BOUNDED, FULL, LIMIT, ROUNDS, Round, Taken
 from bench.peers.table import Comparison, Line
 
-QUIET_S: Final = 5.0
+QUIET_S: Final = 3.0
 NAMES: Final = tuple(peer.name for peer in PEERS)
 
 __all__ = ["NAMES", "ROUNDS", "Comparison", "compare"]
