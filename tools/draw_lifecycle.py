@@ -57,6 +57,7 @@ EVENTS = {
     Event.NOT_SENT: "a person calls it not sent",
     Event.RESTORED: "an undone import is imported again",
     Event.REDRIVEN: "a person sends a dead letter on its way again",
+    Event.DOUBTED: "the store may have lost an attempt: a failover, or a backup that was restored",
 }
 
 GUARDS = {

@@ -23,6 +23,7 @@ from sendonce.core.duration import write_duration
 from sendonce.core.errors import ConfigError
 from sendonce.core.policy import Policy
 from sendonce.core.promise import Promise, ProviderClass
+from sendonce.held import Hold, hold_of
 from sendonce.pipeline.alarm import LOOK_S, Overdue, Stranded, overdue, overruled, sound, stranded
 from sendonce.pipeline.collector import Collector
 from sendonce.pipeline.handed_in import OutboxView, outbox
@@ -232,9 +233,9 @@ class App:
         async def alarm() -> float:
             policy = self.policy
 
-            def look(tx: Tx) -> tuple[list[Overdue], list[Stranded], OutboxView, list[str]]:
+            def look(tx: Tx) -> tuple[list[Overdue], list[Stranded], OutboxView, list[str], Hold | None]:
                 differ = overruled(tx, policy, channels) if work else []
-                return overdue(tx, policy), stranded(tx, policy), outbox(tx), differ
+                return overdue(tx, policy), stranded(tx, policy), outbox(tx), differ, hold_of(tx)
 
             sound(*await asyncio.to_thread(self.store.read, look))
             return LOOK_S

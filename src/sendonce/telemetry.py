@@ -137,6 +137,24 @@ PROCESS_STARTED: Final = Event(
 PROCESS_STOPPED: Final = Event(
     "process_stopped", "A process has finished or released what it held.", INFO, ("role", "why", "took_s")
 )
+STORE_HELD: Final = Event(
+    "store_held",
+    "The store may have lost what was written last, so nothing is sent until `sendonce db released`.",
+    ERROR,
+    ("why", "line"),
+)
+STORE_RELEASED: Final = Event(
+    "store_released",
+    "A held store was reconciled and let go.",
+    WARNING,
+    ("why", "store_epoch", "count", "uncertain"),
+)
+OUTCOME_STRAY: Final = Event(
+    "outcome_stray",
+    "A call ended whose delivery the store does not know, or knows as another: it was lost with the record.",
+    ERROR,
+    ("delivery", "account", "outcome"),
+)
 LEADS: Final = Event(
     "leads", "This process does now what one of its role does; the others stand by.", INFO, ("role",)
 )
@@ -352,6 +370,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "late_s": "how much later than planned",
     "library": "the name of the library's logger",
     "limits": "the limits as text",
+    "line": "the server's line of history: system, timeline, database and table",
     "outcome": "what the call returned, as `core.outcome` names it",
     "pid": "the process id",
     "policy": "the uncertain policy that applies",
@@ -366,11 +385,13 @@ FIELDS: Final[Mapping[str, str]] = {
     "source": "where it came from",
     "stage": "the part of the pipeline",
     "state": "the delivery's state now",
+    "store_epoch": "how often the store was released, from 1",
     "streak": "failures in a row",
     "target": "the name of what was paused or resumed",
     "tenant": "whose data it is",
     "took_s": "how long it took",
     "tries": "how often it has been tried",
+    "uncertain": "how many of them wait for a person now",
     "unchanged": "rows that were known already",
     "units": "how many writes were in it",
     "version": "the version of sendonce",

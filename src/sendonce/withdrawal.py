@@ -8,7 +8,7 @@
 
 Asking again gives the same answer and writes nothing. Whoever holds deliveries inside a unit of the
 store can use this: intake for a removed channel, cancel, consent, and the stages that learn of an
-opt-out from a provider.
+opt-out from a provider. What a held store may have lost an attempt of is doubted first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sendonce.core.consent import NoRecord, refusal
 from sendonce.core.errors import InvalidInput, StoreUnavailable
 from sendonce.core.lifecycle import Ending, Event, Facts, Moved, State, step
 from sendonce.core.policy import Policy
+from sendonce.held import doubted
 from sendonce.moves import facts_of, move_of
 from sendonce.ports.store import Delivery, Move, Tx
 
@@ -78,7 +79,7 @@ def withdraw(
     `reasons`: a coded reason for all of them, or one by delivery id.
     """
     answers: dict[int, Answer] = {}
-    waiting = list(deliveries)
+    waiting = doubted(tx, deliveries, policy)
     for _ in range(TRIES):
         decided = [
             (delivery, judge(delivery, event, facts_of(delivery, policy, now=tx.now, steady=tx.steady)))

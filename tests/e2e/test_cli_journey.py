@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -197,7 +198,7 @@ def test_what_is_paused_waits_and_limits_change_while_running(folder: Folder) ->
     text = next(each for each in ask(folder, "accounts list")["accounts"] if each["name"] == "text")
     assert text["gate"]["changed"] is True
     ask(folder, "pause", "scheduler", "--reason", "a migration")
-    assert folder.json("pass") == {"run": None, "paused": True, "taken_in": 0, "parked": 0}
+    assert folder.json("pass") == {"run": None, "paused": True, "held": False, "taken_in": 0, "parked": 0}
 
 
 def test_what_a_person_said_holds_at_once(folder: Folder) -> None:
@@ -417,16 +418,40 @@ def test_a_backup_is_restored_without_sending_anything_twice(
     monkeypatch.setenv("SENDONCE_STORE_URL", f"sqlite:///{folder.path}/copy.db")
     folder.run("drain", "--max-time", "20s")
     assert folder.states("s-1") == {"s-1:c-1:email": "SCHEDULED"}
-    assert (
-        "paused: account mail until somebody resumes it: a backup was restored" in folder.run("overview").out
-    )
+    overview = folder.run("overview", code=1).out
+    assert "the store is held: it was restored from a backup, or copied" in overview
+    assert ask(folder, "overview", code=1)["alerts"] == ["store"]
+    assert "store: held" in folder.run("check", code=1).out
+    assert folder.json("pass", code=1)["held"] is True
     assert folder.json("db", "info")["epoch"] == 2
-    # What the provider's log shows as sent is taken back before anything goes on.
-    folder.run("cancel", "--delivery", "s-1:c-1:email", "--reason", "sent before the restore")
-    folder.run("resume", "scheduler", "--reason", "compared")
-    folder.run("accounts", "resume", "mail", "--reason", "compared")
-    folder.run("drain", "--max-time", "20s")
+    given = ("--reason", "compared with the provider")
+    folder.run("db", "released", code=2)  # no reason given
+    given = (*given, "--until", (datetime.now(UTC) - timedelta(minutes=5)).isoformat())
+    assert ask(folder, "db released", *given, "--preview")["counts"] == []  # it was not due yet
+    given = given[:2]
+    seen = ask(folder, "db released", *given, "--preview")
+    assert seen["counts"] == [{"state": "SCHEDULED", "class": "N", "fate": "text", "count": 1}]
+    assert (seen["epoch"], folder.json("db", "info")["held"]) == (None, seen["words"])
+    done = ask(folder, "db released", *given)
+    assert (done["epoch"], done["counts"]) == (3, seen["counts"])
+    assert "not held" in folder.run("db", "released", *given, code=5).err
+    folder.run("pass")
+    (found,) = folder.json("status", "s-1:c-1:email")["deliveries"]
+    assert (found["state"], found["maybe_sent"]) == ("QUEUED", True)  # no key, so no claim takes it
     assert sandbox.report()["channels"]["email"]["effects"] == 1
+
+
+def test_a_store_is_held_and_released_by_hand(folder: Folder, sandbox: SandboxClient) -> None:
+    folder.add_template()
+    folder.write("list.csv", ROWS.splitlines()[0] + "\ns-1,c-1,now,shipped,ann@example.com,,Ann,1\n")
+    folder.run("import", "list.csv")
+    held = ask(folder, "db hold", "--reason", "files set back")
+    assert held["held"].startswith("files set back [operator:")
+    assert ask(folder, "drain", "--max-time", "20s")["held"] == 1
+    text = folder.run("db", "released", "--reason", "they were the newest", "--nothing-lost").out
+    assert "released, epoch 2: 0 deliveries doubted" in text
+    folder.run("drain", "--max-time", "60s")
+    assert folder.states("s-1") == {"s-1:c-1:email": "ACCEPTED"}
 
 
 def test_a_store_that_cannot_be_opened_is_code_3(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from sendonce.core.errors import InvalidInput, StoreMismatch, StoreUnavailable
-from sendonce.core.lifecycle import State
+from sendonce.core.lifecycle import Standing, State
 from sendonce.core.outcome import Accepted
-from sendonce.pipeline.pause import Scope, Target, resume
-from sendonce.pipeline.restore import hold_everything
+from sendonce.pipeline.restore import hold_everything, released
 from sendonce.pipeline.scheduler import Scheduler
 from sendonce.pipeline.verify import verify
 from sendonce.store import backup
@@ -107,10 +106,12 @@ def test_a_restored_copy_sends_nothing_until_somebody_says_so(world: World, tmp_
     assert (world.store.secret, copy.read(lambda tx: tx.meta("epoch"))) == (copy.store.secret, "2")
     assert Scheduler(copy.store, copy.policy, copy.book, process="s").run(trigger="test") is None
     assert copy.claim() == []
-    assert copy.claimed().why == "paused"
-    for target in (Target(Scope.ACCOUNT, "sms-K"), Target(Scope.SCHEDULER)):
-        resume(copy.store, target, copy.policy, reason="compared with the provider", actor="operator:ann")
+    assert copy.claimed().why == "held"
+    done = released(copy.store, copy.policy, reason="compared", actor="operator:ann")
+    assert (done.epoch, done.counts) == (3, {("QUEUED", "K", "key"): 200, ("SCHEDULED", "K", "text"): 1})
+    copy.advance(60.0)  # a call of the store before may be open for so long
     copy.pass_()
-    assert copy.state(due) is State.QUEUED
+    assert copy.row(due).standing == Standing(State.QUEUED, 1, maybe=True)
     assert len(copy.send(Accepted("r"))) > 0
-    assert world.read(lambda tx: tx.runs.pauses()) == []  # the store itself went on
+    assert verify(copy.store).ok
+    assert world.claimed().why != "held"  # the store itself went on

@@ -130,6 +130,24 @@ CASES: list[tuple[Standing, Event, Facts, Standing]] = [
     (at(S.CANCELLED), E.RESTORED, Facts(), Standing(S.SCHEDULED, 4, 3)),
     (at(S.DEAD), E.REDRIVEN, Facts(), Standing(S.QUEUED, 4, 2)),
     (at(S.REJECTED), E.REDRIVEN, Facts(), Standing(S.QUEUED, 4, 2)),
+    # The store may have lost an attempt.
+    (at(S.SCHEDULED), E.DOUBTED, Facts(), Standing(S.SCHEDULED, 4, 2, maybe=True)),
+    (at(S.QUEUED), E.DOUBTED, ALIVE, Standing(S.QUEUED, 4, 2, maybe=True)),
+    (at(S.QUEUED), E.DOUBTED, LOOKUP, Standing(S.RECONCILING, 4, 2, maybe=True)),
+    (at(S.QUEUED), E.DOUBTED, Facts(), Standing(S.UNCERTAIN, 4, 2, maybe=True)),
+    (at(S.QUEUED, maybe=True, permit=True), E.DOUBTED, Facts(), Standing(S.UNCERTAIN, 4, 2, maybe=True)),
+    (SENDING, E.DOUBTED, Facts(), SENDING_MAYBE),
+    (CANCELLING, E.DOUBTED, ALIVE, replace(CANCELLING, maybe=True)),
+    (DOUBT, E.DOUBTED, LOOKUP, DOUBT),
+    (at(S.SCHEDULED, maybe=True), E.PUBLISHED, Facts(), at(S.QUEUED, maybe=True)),
+    (at(S.SCHEDULED, maybe=True), E.UNRENDERABLE, Facts(), Standing(S.UNCERTAIN, 4, 2, maybe=True)),
+    (at(S.SCHEDULED, maybe=True), E.EXPIRED, LATE, Standing(S.UNCERTAIN, 4, 2, maybe=True)),
+    (
+        at(S.SCHEDULED, maybe=True),
+        E.CANCELLED,
+        Facts(),
+        Standing(S.UNCERTAIN, 4, 2, maybe=True, ending=Ending.CANCEL),
+    ),
 ]
 
 REFUSED: list[tuple[Standing, Event, Facts, str]] = [
@@ -138,6 +156,9 @@ REFUSED: list[tuple[Standing, Event, Facts, str]] = [
     (at(S.ACCEPTED), E.REVISED, Facts(), "already sent"),
     (at(S.ACCEPTED), E.PROVEN, Facts(), "it has ended: ACCEPTED"),
     (MAYBE, E.REVISED, ALIVE, "may already be sent"),
+    (at(S.SCHEDULED, maybe=True), E.REVISED, Facts(), "may already be sent"),
+    (UNCERTAIN, E.DOUBTED, Facts(), "does not apply"),
+    (at(S.ACCEPTED), E.DOUBTED, Facts(), "it has ended"),
     (SENDING, E.REVISED, Facts(), "may already be sent"),
     (at(S.SCHEDULED), E.PUBLISHED, LATE, "does not apply"),
     (at(S.QUEUED), E.CLAIMED, LATE, "does not apply"),
@@ -228,9 +249,22 @@ def test_no_order_of_events_breaks_a_promise(walks: dict[Kind, Walk], kind: Kind
     assert walks[kind].violation is None, str(walks[kind].violation)
 
 
-def test_the_walk_moved_by_every_rule(walks: dict[Kind, Walk]) -> None:
+FAILOVERS = (Kind.KEY, Kind.LOOKUP, Kind.NEITHER)
+
+
+@pytest.fixture(scope="module")
+def failovers() -> dict[Kind, Walk]:
+    return {kind: walk(kind, claims=2, failover=True) for kind in FAILOVERS}
+
+
+@pytest.mark.parametrize("kind", FAILOVERS)
+def test_no_failover_that_loses_commits_breaks_a_promise(failovers: dict[Kind, Walk], kind: Kind) -> None:
+    assert failovers[kind].violation is None, str(failovers[kind].violation)
+
+
+def test_the_walk_moved_by_every_rule(walks: dict[Kind, Walk], failovers: dict[Kind, Walk]) -> None:
     """Else its silence would mean nothing."""
-    fired = frozenset[Rule]().union(*(seen.fired for seen in walks.values()))
+    fired = frozenset[Rule]().union(*(seen.fired for seen in (*walks.values(), *failovers.values())))
     assert set(TABLE) - fired == set()
 
 
@@ -238,6 +272,13 @@ def test_the_walk_went_far(walks: dict[Kind, Walk]) -> None:
     """A walk that stops early is green as well; these are the sizes at the time of writing, halved."""
     least = {Kind.KEY: 14_000, Kind.KEY_AND_LOOKUP: 2_500, Kind.LOOKUP: 1_000, Kind.NEITHER: 2_000}
     assert {kind: seen.worlds > least[kind] for kind, seen in walks.items()} == dict.fromkeys(Kind, True)
+
+
+def test_the_walk_around_a_failover_went_far(failovers: dict[Kind, Walk]) -> None:
+    least = {Kind.KEY: 20_000, Kind.LOOKUP: 12_000, Kind.NEITHER: 10_000}
+    assert {kind: seen.worlds > least[kind] for kind, seen in failovers.items()} == dict.fromkeys(
+        FAILOVERS, True
+    )
 
 
 Mutate = Callable[[Rule, Rule], None]
@@ -277,7 +318,7 @@ GUARDS_THAT_CARRY: list[tuple[Event, State, Guard | Effect, Kind, str]] = [
     (E.UNRENDERABLE, S.REJECTED, G.NOT_MAYBE, Kind.KEY, "REJECTED while it may have been sent"),
     (E.FAILED, S.DEAD, G.NOT_MAYBE, Kind.KEY, "DEAD while it may have been sent"),
     (E.THROTTLED, S.DEAD, G.NOT_MAYBE, Kind.KEY, "DEAD while it may have been sent"),
-    (E.REVISED, S.SCHEDULED, G.NOT_MAYBE, Kind.KEY, "REJECTED while it may have been sent"),
+    (E.REVISED, S.SCHEDULED, G.NOT_MAYBE, Kind.KEY, "2 effects with 0 permits"),
     (E.CLAIMED, S.SENDING, G.NOT_EXPIRED, Kind.NEITHER, "claimed after its expiry"),
     (E.CLAIMED, S.SENDING, Effect.EPOCH, Kind.LOOKUP, "with an effect"),
     (E.UNKNOWN, S.QUEUED, Effect.MAYBE, Kind.KEY, "with an effect"),
@@ -321,6 +362,42 @@ def test_what_the_stages_add_is_needed(missing: Guarded, kind: Kind, what: str) 
     violation = walk(kind, guarded=GUARDED - {missing}).violation
     assert violation is not None
     assert what in violation.what
+
+
+GUARDED_AT_A_FAILOVER = [
+    (Guarded.HOLD, Kind.KEY, "with an effect"),
+    (Guarded.HOLD, Kind.NEITHER, "with an effect"),
+    (Guarded.DOUBT, Kind.KEY, "with an effect"),
+    (Guarded.DOUBT, Kind.NEITHER, "with an effect"),
+    (Guarded.LINE, Kind.LOOKUP, "with an effect"),
+    (Guarded.LINE, Kind.NEITHER, "with an effect"),
+]
+
+
+@pytest.mark.parametrize(("missing", "kind", "what"), GUARDED_AT_A_FAILOVER)
+def test_what_a_held_store_asks_for_is_needed(missing: Guarded, kind: Kind, what: str) -> None:
+    violation = walk(kind, claims=2, guarded=GUARDED - {missing}, failover=True).violation
+    assert violation is not None
+    assert what in violation.what
+
+
+DOUBTS_THAT_CARRY: list[tuple[State | None, Guard | Effect, Kind, str]] = [
+    (None, Effect.MAYBE, Kind.KEY, "with an effect"),
+    (None, Effect.MAYBE, Kind.NEITHER, "with an effect"),
+    (S.RECONCILING, G.LOOKUP, Kind.NEITHER, "with an effect"),
+]
+
+
+@pytest.mark.parametrize(("to", "part", "kind", "what"), DOUBTS_THAT_CARRY)
+def test_a_doubt_without_one_part_is_found_out(
+    mutate: Mutate, to: State | None, part: Guard | Effect, kind: Kind, what: str
+) -> None:
+    for rule in rules(E.DOUBTED, to):
+        if part in (*rule.guards, *rule.effects):
+            mutate(rule, without(rule, part))
+    violation = walk(kind, claims=2, failover=True).violation
+    assert violation is not None
+    assert what in violation.what, str(violation)
 
 
 @pytest.mark.parametrize(("claim_asks", "sender_asks"), [(True, False), (False, True), (False, False)])

@@ -27,6 +27,7 @@ from sendonce.pipeline.reach import active_pauses
 from sendonce.ports.store import Store, Tx
 
 PAUSED: Final = "paused"
+HELD: Final = "the store is held"
 
 HAPPENED: Final = (
     Event.PUBLISHED,
@@ -48,7 +49,7 @@ class Standing:
     """One channel now.
 
     waiting   queued for a later moment: a retry
-    held      kept back by a pause, quiet hours, a later turn or a gap in the configuration
+    held      kept back by a pause, quiet hours, a later turn, a gap in the configuration, or with the store
     happened  events since the start
     gates     account -> why nothing leaves it, "" where it is open
     """
@@ -101,12 +102,13 @@ class Watch:
         due = _by(tx, "channel", "view_progress_due", now=tx.now)
         reconciling = _by(tx, "channel", "view_progress_reconciling")
         sending = self._sending(tx)
-        gates = {gate.account: _why_closed(gate, tx.steady) for gate in tx.gates.all()}
+        gates = {gate.account: HELD if tx.held else _why_closed(gate, tx.steady) for gate in tx.gates.all()}
         queued = self._queued(tx, gates)
-        if ("scheduler", "") in active_pauses(tx):
-            for channel, number in due.items():
+        waits_for_people = [due] if tx.held or ("scheduler", "") in active_pauses(tx) else []
+        for counts in [*waits_for_people, *([reconciling] if tx.held else [])]:
+            for channel, number in counts.items():
                 queued[channel, "held"] += number
-            due.clear()
+            counts.clear()
         return Look(
             at=tx.now,
             channels=tuple(
@@ -134,7 +136,7 @@ class Watch:
         found: Counter[tuple[str, str]] = Counter()
         for word, view in (("queued", "view_progress_ready"), ("waiting", "view_progress_waiting")):
             for row in tx.rows(view):
-                held = row.get("held") == 1 or gates.get(str(row["account"])) == PAUSED
+                held = row.get("held") == 1 or gates.get(str(row["account"])) in (PAUSED, HELD)
                 found[str(row["channel"]), "held" if held else word] += int(row["n"])
         return found
 

@@ -110,17 +110,19 @@ def pass_(
     if collected.taken or collected.parked:
         screen.say(f"outbox: {collected.taken:,} taken in, {collected.parked:,} parked")
     if report is None:
-        screen.document({"run": None, "paused": True, **handed_in})
-        screen.say(
-            "the scheduler is paused: nothing was published; `sendonce resume scheduler --reason ...` ends it"
-        )
-        return Exit.OK
+        held = shell.read(lambda tx: tx.held)
+        screen.document({"run": None, "paused": True, "held": held, **handed_in})
+        why = "the store is held" if held else "the scheduler is paused"
+        ends = "db released" if held else "resume scheduler"
+        screen.say(f"{why}: nothing was published; `sendonce {ends} --reason ...` ends it")
+        return Exit.PARTLY if held else Exit.OK
     took_s = (report.finished_at - report.started_at) / 1e6
     counts = {name: report.counts.get(name, 0) for name in _COUNTS} | dict(report.counts)
     screen.document(
         {
             "run": report.id,
             "paused": False,
+            "held": False,
             "trigger": report.trigger,
             "complete": report.complete,
             "examined": report.examined,

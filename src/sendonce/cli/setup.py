@@ -107,12 +107,15 @@ def check(shell: Shell) -> Exit:
     """Check the configuration, open the store, and log in to every account. Sends nothing."""
     from sendonce.app import make_provider
     from sendonce.config import load
+    from sendonce.held import words_of
     from sendonce.pipeline.alarm import stranded
 
     settings = load(shell.given.config, environ=os.environ, each_account=make_provider)
     findings = [Finding("configuration", "ok", str(settings.path))]
     version = shell.read(lambda tx: tx.meta("epoch"))
     findings.append(Finding("store", "ok", f"{settings.store_url}, epoch {version}"))
+    if held := shell.read(words_of):
+        findings.append(Finding("store", "bad", f"held: {held}; see `sendonce db released --preview`"))
     findings += asyncio.run(_accounts(shell.app))
     lost = shell.read(lambda tx: stranded(tx, shell.policy))
     findings += [Finding(f"account {each.account}", "bad", str(each)) for each in lost]

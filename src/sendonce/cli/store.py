@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sendonce.cli.screen import GOOD, QUIET
+from sendonce.cli.screen import BAD, CARE, GOOD, QUIET, Screen, counted, when
 from sendonce.cli.shell import Shell, command
+from sendonce.cli.values import moment
+from sendonce.core.reminder import DEFAULT_TENANT
+from sendonce.held import words_of
 from sendonce.ports.store import Tx
+
+if TYPE_CHECKING:
+    from sendonce.pipeline.restore import Reconciled
+
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(help="The store: info, backup.", no_args_is_help=True)
+    group = typer.Typer(help="The store: info, backup, hold, released.", no_args_is_help=True)
     command(group)(info)
     command(group)(backup)
+    command(group)(hold)
+    command(group)(released)
     app.add_typer(group, name="db", rich_help_panel="Operate")
 
 
 def info(shell: Shell) -> None:
-    """Where the store is, how large, and by which schema."""
+    """Where the store is, how large, by which schema, and whether it is held."""
     url = shell.settings.store_url
     found = {"store": str(url), **shell.read(_look), "bytes": _bytes(Path(url.path)) if url.path else None}
     shell.screen.document(found)
     for name, value in found.items():
-        shell.screen.say(f"{name.replace('_', ' '):<12} {f'{value:,}' if isinstance(value, int) else value}")
+        if value is not None:
+            shown = f"{value:,}" if isinstance(value, int) else value
+            shell.screen.say(f"{name.replace('_', ' '):<12} {shown}", style=BAD if name == "held" else "")
 
 
 def backup(
@@ -40,9 +52,112 @@ def backup(
     shell.screen.document({"backup": str(file), "bytes": size, "taken_at": taken_at, "epoch": epoch + 1})
     shell.screen.say(f"{file}: {size:,} bytes, checked", style=GOOD)
     shell.screen.say(
-        "restored, it sends nothing until each account is resumed: see Restore in docs/operating.md",
-        style=QUIET,
+        "restored, it sends nothing until it is released: see Restore in docs/operating.md", style=QUIET
     )
+
+
+def hold(shell: Shell, reason: Reason) -> None:
+    """Send nothing until the store is released: for files of a server that were set back by hand."""
+    from sendonce.pipeline.restore import hold_by_hand
+
+    standing = hold_by_hand(shell.store, reason=reason, actor=shell.actor)
+    shell.screen.document(
+        {"held": str(standing), "at": standing.at, "lost_from_at": standing.lost_from or None}
+    )
+    shell.screen.say(f"the store is held: {standing}", style=CARE)
+    shell.screen.say("`sendonce db released --preview` says what it may have lost", style=QUIET)
+
+
+def released(
+    shell: Shell,
+    reason: Reason,
+    until: Annotated[
+        str,
+        typer.Option(
+            "--until", metavar="WHEN", help="When the store before stopped sending, if known better."
+        ),
+    ] = "",
+    nothing_lost: Annotated[
+        bool,
+        typer.Option(
+            "--nothing-lost", help="It has every commit that was answered: a planned switch, a copy."
+        ),
+    ] = False,
+    no_keys: Annotated[
+        bool,
+        typer.Option("--no-keys", help="Texts may have changed in the span: trust no idempotency key."),
+    ] = False,
+    preview: Annotated[
+        bool, typer.Option("--preview", "--dry-run", help="Say what would happen, change nothing.")
+    ] = False,
+) -> None:
+    """Let a held store go, after what it may have lost an attempt of was reconciled.
+
+    A store is held after a failover that may have lost commits, and after a backup was restored. What may
+    have been tried in the lost span goes once more where the provider recognises the key, is asked about
+    where the provider can be asked, and is left to a person otherwise.
+    """
+    from sendonce.pipeline.restore import released as let_go
+
+    now, zone = shell.app.clock.now(), shell.policy.zone(DEFAULT_TENANT)
+    with shell.screen.progress("reconciling") as bar:
+        done = let_go(
+            shell.store,
+            shell.policy,
+            reason=reason,
+            actor=shell.actor,
+            until=moment(until, zone, now, "--until") if until else None,
+            nothing_lost=nothing_lost,
+            keys=not no_keys,
+            preview=preview,
+            progress=lambda so_far: bar.to(so_far.total),
+        )
+    _show(shell.screen, done)
+
+
+def _show(screen: Screen, done: Reconciled) -> None:
+    from sendonce.pipeline.restore import FATES
+
+    standing = done.standing
+    screen.document(
+        {
+            "preview": done.preview,
+            "why": standing.why,
+            "words": str(standing),
+            "line": standing.line,
+            "held_at": standing.at,
+            "lost_from_at": standing.lost_from or None,
+            "lost_until_at": done.until,
+            "doubted": done.total,
+            "uncertain": done.uncertain,
+            "counts": [
+                {"state": state, "class": class_, "fate": fate, "count": count}
+                for (state, class_, fate), count in sorted(done.counts.items())
+            ],
+            "epoch": done.epoch or None,
+        }
+    )
+    since = when(standing.lost_from) if standing.lost_from else "the beginning"
+    screen.say(f"held since {when(standing.at)}: {standing}")
+    screen.say(f"commits may be lost from {since} until {when(done.until)}, margins included")
+    if done.counts:
+        screen.table(
+            ("state", "class", "#number", "what becomes of it"),
+            [
+                (state, class_, f"{count:,}", FATES[fate])
+                for (state, class_, fate), count in sorted(done.counts.items())
+            ],
+        )
+    else:
+        screen.say("no delivery is in doubt")
+    if done.preview:
+        screen.say("nothing was changed, and the store stays held", style=QUIET)
+        return
+    screen.say(
+        f"released, epoch {done.epoch}: {counted(done.total, 'delivery', 'deliveries')} doubted", style=GOOD
+    )
+    if done.uncertain:
+        screen.say("`sendonce uncertain` lists what a person must decide", style=CARE)
 
 
 def _look(tx: Tx) -> dict[str, object]:
@@ -50,6 +165,7 @@ def _look(tx: Tx) -> dict[str, object]:
     return {
         "schema": int(tx.meta("schema_version") or 0),
         "epoch": int(tx.meta("epoch") or 0),
+        "held": words_of(tx) or None,
         "deliveries": int(size["deliveries"]),
         "scheduled": int(tx.rows("view_scheduled_total")[0]["total"]),
         "entries": int(tx.rows("view_progress_last_entry")[0]["id"]),

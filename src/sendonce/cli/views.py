@@ -96,6 +96,8 @@ def _show_overview(screen: Screen, seen: Overview) -> None:
         )
     if outbox.parked:
         screen.say(f"outbox: {counted(outbox.parked, 'reminder')} parked: `sendonce outbox list`", style=CARE)
+    if seen.held:
+        screen.say(f"the store is held: {seen.held}; `sendonce db released --preview` says more", style=BAD)
     for pause in seen.pauses:
         end = f"until {when(pause.until)}" if pause.until < NEVER else "until somebody resumes it"
         screen.say(f"paused: {pause.scope} {pause.name} {end}: {pause.reason} [{pause.actor}]", style=CARE)

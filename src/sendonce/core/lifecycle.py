@@ -13,7 +13,8 @@ the request is refused with a reason. The product, the model check and `docs/lif
 this table; none of them types it again.
 
 `maybe` is the mark that carries the promise: an earlier attempt may have reached the provider. It is
-set by an unknown outcome and cleared only by a believable "absent", never by a wish. While it
+set by an unknown outcome, or where the store may have lost an attempt, and cleared only by a believable
+"absent", never by a wish. While it
 stands, a delivery cannot be called cancelled, expired, suppressed, rejected or dead.
 """
 
@@ -81,6 +82,7 @@ class Event(StrEnum):
     ASSUMED_SENT = "assumed_sent"
     NOT_SENT = "not_sent"
     REDRIVEN = "redriven"
+    DOUBTED = "doubted"
     # Recorded, moving nothing:
     DUPLICATE_OBSERVED = "duplicate_observed"
     LATE_OUTCOME = "late_outcome"
@@ -310,7 +312,7 @@ def _rules() -> list[Rule]:
     def ended_before_sending(event: Event, end: State, *pending: Effect) -> list[Rule]:
         return [
             Rule(event, UNSENT, (g.NOT_MAYBE,), end, (e.EPOCH,)),
-            *in_doubt(event, queued, (g.MAYBE,), e.EPOCH, e.SPEND_PERMIT, *pending),
+            *in_doubt(event, UNSENT, (g.MAYBE,), e.EPOCH, e.SPEND_PERMIT, *pending),
         ]
 
     def asked_too_late(event: Event, pending: Effect) -> list[Rule]:
@@ -327,10 +329,10 @@ def _rules() -> list[Rule]:
         Rule(Event.DEFERRED, UNSENT, (), None),
         Rule(Event.REVISED, UNSENT, (g.NOT_MAYBE,), states.SCHEDULED, (e.VERSION, e.EPOCH)),
         Rule(Event.PUBLISHED, scheduled, (g.NOT_EXPIRED,), states.QUEUED),
-        Rule(Event.UNRENDERABLE, scheduled, (), states.REJECTED),
+        Rule(Event.UNRENDERABLE, scheduled, (g.NOT_MAYBE,), states.REJECTED),
         # What was frozen can no longer be sent: damaged, or larger than a quota that was lowered since.
         Rule(Event.UNRENDERABLE, queued, (g.NOT_MAYBE,), states.REJECTED, (e.EPOCH,)),
-        *in_doubt(Event.UNRENDERABLE, queued, (g.MAYBE,), e.EPOCH, e.SPEND_PERMIT),
+        *in_doubt(Event.UNRENDERABLE, UNSENT, (g.MAYBE,), e.EPOCH, e.SPEND_PERMIT),
         # The claim is the durable intent to send.
         Rule(
             Event.CLAIMED,
@@ -421,6 +423,12 @@ def _rules() -> list[Rule]:
             (e.VERSION, e.EPOCH),
         ),
         Rule(Event.REDRIVEN, DEAD_LETTERS, (g.NOT_MAYBE, g.NOT_EXPIRED), states.QUEUED, (e.EPOCH,)),
+        # The store may have lost what was written last, an attempt among it. What is not published yet gets
+        # its text first, since nobody can be asked, and nothing decided, without one.
+        Rule(Event.DOUBTED, scheduled, (), None, (e.EPOCH, e.MAYBE)),
+        Rule(Event.DOUBTED, queued, (g.KEY_ALIVE,), None, (e.EPOCH, e.MAYBE, e.SPEND_PERMIT)),
+        *in_doubt(Event.DOUBTED, queued, (), e.EPOCH, e.MAYBE, e.SPEND_PERMIT),
+        Rule(Event.DOUBTED, sending | reconciling, (), None, (e.MAYBE,)),
     ]
 
 

@@ -3,7 +3,8 @@
 Once a while, by whatever process runs; it reads and writes nothing. The age that alarms is the
 channel's `alert_after`, counted from the due time, over everything that is due and not yet claimed.
 What hangs on an account that the configuration lost alarms at once: it has no age, and waits for ever.
-What applications handed in and nobody takes in is in no delivery yet, so it alarms by itself.
+What applications handed in and nobody takes in is in no delivery yet, so it alarms by itself, and so does a
+store that is held.
 A worker whose limits are not the ones that hold says so too: it runs with another configuration than the one
 that was started last.
 """
@@ -20,6 +21,7 @@ from sendonce.core import pacing
 from sendonce.core.delivery import Channel
 from sendonce.core.lifecycle import State
 from sendonce.core.policy import Policy
+from sendonce.held import Hold
 from sendonce.pipeline.handed_in import OutboxView
 from sendonce.ports.store import Tx
 from sendonce.telemetry import tell
@@ -103,8 +105,14 @@ def overruled(tx: Tx, policy: Policy, channels: Collection[Channel]) -> list[str
 
 
 def sound(
-    waiting: list[Overdue], lost: list[Stranded], handed_in: OutboxView, differ: Sequence[str] = ()
+    waiting: list[Overdue],
+    lost: list[Stranded],
+    handed_in: OutboxView,
+    differ: Sequence[str] = (),
+    held: Hold | None = None,
 ) -> None:
+    if held is not None:
+        tell(telemetry.STORE_HELD, why=held.why, line=held.line)
     for name in differ:
         tell(telemetry.LIMITS_DIFFER, account=name)
     if handed_in.alert:

@@ -21,6 +21,7 @@ class Claim:
     row          the delivery as the claim left it: settled as that while nobody else has moved it
     starts_by    how late after `slot_at` it may start, by the gate's limits and not by this process's own
                  configuration: what other processes start is spaced by the same
+    store_epoch  the store's at the claim: in another one, the outcome is evidence only
     key_dies_at  for class K retries: no byte may leave from then on; None where no key is at stake
     watched      the gate waits for a success; its settling must tell the gate
     """
@@ -40,6 +41,7 @@ class Claim:
     key_dies_at: int | None
     watched: bool
     row: Delivery
+    store_epoch: int
     hint: Hint | None = None
 
 

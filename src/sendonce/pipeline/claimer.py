@@ -6,7 +6,8 @@ each row to SENDING with a lane, a deadline and a ledger entry. When this has co
 durable: from here on a crash can never be mistaken for "never tried".
 
 Only what has a free lane and a slot within about 50 ms is taken, so that little is in doubt when a
-process dies, and nothing waits in a worker while another one is idle. Without a gate, nothing is sent.
+process dies, and nothing waits in a worker while another one is idle. Without a gate, nothing is sent, and
+neither while the store is held.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ def claim(
     """
     if tx.steady >= lease_until:
         return Claimed((), "lease_lost")
+    if tx.held:
+        return Claimed((), "held")
     gate = tx.gates.lock(account.name)
     if gate is None:
         return Claimed((), "no gate")
@@ -361,6 +364,7 @@ def _claim_of(
         key_dies_at=key_dies_at(promise, row.course.first_try) if uses_key else None,
         watched=watched,
         row=row,
+        store_epoch=tx.epoch,
         hint=hint,
     )
 
@@ -386,7 +390,8 @@ def _must(move: Move | NotMoved) -> Move:
 
 
 def _is_retry(row: Delivery) -> bool:
-    return row.standing.maybe or row.course.failures > 0
+    """Whether a provider was called for it before: what was only doubted waits for its first call."""
+    return row.course.failures > 0 or (row.standing.maybe and row.course.attempts > 0)
 
 
 def _needs_zone(rows: Sequence[Delivery], policy: Policy) -> bool:

@@ -26,6 +26,7 @@ from sendonce.core.errors import InvalidInput, NotFound, Refused, StoreUnavailab
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import OPEN, UNSENT, Event, Moved, NotMoved, State, step
 from sendonce.core.policy import Policy
+from sendonce.held import doubted
 from sendonce.moves import facts_of
 from sendonce.ports.store import Course, Delivery, Move, NewDelivery, Reminder, Tx
 from sendonce.preparation import Prepared, Target, at_instant, canonical
@@ -203,6 +204,7 @@ def _meet(
         return Result(Verdict.CONFLICTING, old.id, _keys(new), fields, why=why)
     if new.too_late is not None:
         return _invalid(new, new.too_late, old.id)
+    deliveries = doubted(tx, deliveries, policy)
     plan = _plan_revision(tx, new, deliveries, undone, policy, content_changed=bool(fields))
     if isinstance(plan, str):
         return Result(Verdict.REFUSED, old.id, _keys(new), fields, why=plan)

@@ -19,6 +19,7 @@ from sendonce.core.delivery import Channel
 from sendonce.core.lifecycle import Event, State
 from sendonce.core.pacing import FOREVER, SECOND, Gate, GateLimits
 from sendonce.core.policy import Policy
+from sendonce.held import words_of
 from sendonce.pipeline.catch_up import CatchUp
 from sendonce.pipeline.handed_in import OutboxView, outbox
 from sendonce.pipeline.standstill import Situation, Word, why_nothing_leaves
@@ -158,6 +159,7 @@ class Overview:
     """Everything at one moment. `now`, `mark` and pauses on the calendar.
 
     mark   all due by it is published, 0 before the first pass; `lag_s` how far it is behind
+    held   why the store is held, "" where it is not
     """
 
     now: int
@@ -170,14 +172,21 @@ class Overview:
     mark: int
     lag_s: float
     outbox: OutboxView
+    held: str
 
     @property
     def alerts(self) -> tuple[str, ...]:
         """The channels whose oldest delivery waits too long, the accounts that the configuration lost while
-        deliveries hang on them, and "outbox" where nobody takes in what applications scheduled."""
+        deliveries hang on them, "outbox" where nobody takes in what applications scheduled, and "store" while
+        it is held."""
         late = (channel.channel for channel in self.channels if channel.alert)
         lost = (account.name for account in self.accounts if account.stranded)
-        return (*late, *lost, *(["outbox"] if self.outbox.alert else []))
+        return (
+            *late,
+            *lost,
+            *(["outbox"] if self.outbox.alert else []),
+            *(["store"] if self.held else []),
+        )
 
 
 def overview(tx: Tx, policy: Policy) -> Overview:
@@ -196,6 +205,7 @@ def overview(tx: Tx, policy: Policy) -> Overview:
         mark=mark,
         lag_s=max(0, tx.now - mark) / SECOND if mark else 0.0,
         outbox=outbox(tx),
+        held=words_of(tx),
     )
 
 
@@ -285,6 +295,7 @@ class _Seen:
             doubtful=states.get(State.UNCERTAIN, 0) + states.get(State.RECONCILING, 0),
             started=flow.started,
             configured=account is not None,
+            held=self._tx.held,
             workers=sum(_works_for(process, channel) for process in self.processes),
             scheduler_paused=self._paused("scheduler", ""),
             pass_age_s=self._age_s(self.last_pass.started_at) if self.last_pass is not None else None,

@@ -25,12 +25,13 @@ from sendonce import telemetry
 from sendonce.core import catch_up, pacing
 from sendonce.core.delivery import Channel, parse_channel
 from sendonce.core.duration import say_duration
-from sendonce.core.errors import InvalidInput, NotFound
+from sendonce.core.errors import InvalidInput, NotFound, Refused
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Event
 from sendonce.core.pacing import FOREVER, SECOND, Gate, GateLimits, Limit
 from sendonce.core.policy import Policy
 from sendonce.core.reminder import DEFAULT_TENANT
+from sendonce.held import RELEASE_FIRST
 from sendonce.moves import move_on
 from sendonce.pipeline.catch_up import CatchUp
 from sendonce.pipeline.reach import PAUSE_LOOK_US
@@ -133,7 +134,8 @@ def resume(
     reopen  for an account: open its gate, whatever closed it
     over_s  spread what the pause held, and all that is overdue with it, over so long; 0: go on at once
 
-    Raises as `pause`, and `InvalidInput` for a span that makes no sense. Safe to repeat: stopped halfway,
+    Raises as `pause`, `InvalidInput` for a span that makes no sense, and `Refused` for one while the store is
+    held, since what waits is doubted first. Safe to repeat: stopped halfway,
     the next call wakes the rest.
     """
     reason = check_reason(reason)
@@ -239,6 +241,8 @@ def _pause(tx: Tx, target: Target, reason: str, actor: str, until: int | None) -
 def _resume(
     tx: Tx, target: Target, policy: Policy, reason: str, actor: str, reopen: bool, over_us: int
 ) -> Resumed:
+    if over_us and tx.held:
+        raise Refused(f"the store is held: {RELEASE_FIRST}, then spread what waits", code="held")
     opened = ""
     if target.scope is Scope.ACCOUNT:
         gate = _gate(tx, target.name)

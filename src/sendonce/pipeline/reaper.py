@@ -115,10 +115,10 @@ def _is_over(tx: Tx, lost: LostCall, policy: Policy) -> bool:
 
 def expire(tx: Tx, policy: Policy) -> int:
     """One unit: end what is past its expiry and still unsent, whatever holds it; how many rows."""
-    rows = tx.deliveries.expired(tx.now, PAGE)
+    rows = [] if tx.held else tx.deliveries.expired(tx.now, PAGE)
     moves = []
     for row in rows:
-        if row.standing.maybe and row.course.account not in policy.accounts:
+        if row.standing.maybe and row.course.account and row.course.account not in policy.accounts:
             continue  # nothing may be decided about what may be sent, without knowing what was promised
         course = replace(row.course, reason="past_expiry")
         move = move_on(

@@ -100,7 +100,7 @@ def resolve(tx: Tx, findings: list[tuple[Doubt, Finding]], policy: Policy) -> li
 
 def _resolve(tx: Tx, row: Delivery, doubt: Doubt, finding: Finding, policy: Policy) -> State:
     account = policy.accounts[row.course.account]
-    if row.standing.state is not State.RECONCILING and not isinstance(finding, Found):
+    if (row.standing.state is not State.RECONCILING or tx.held) and not isinstance(finding, Found):
         return row.standing.state
     course, budget = row.course, row.course.failures < account.retry.attempts_max
     details: dict[str, Value] = {}
@@ -143,8 +143,11 @@ def apply_policy(tx: Tx, policy: Policy) -> int:
     """One unit: what the policy says of uncertain deliveries; how many rows it moved.
 
     A held one is put aside: from then on it waits for a person or for evidence. So is one that the
-    policy has resent before: a policy takes the risk of one duplicate, not of a row of them.
+    policy has resent before: a policy takes the risk of one duplicate, not of a row of them; and one that a
+    held store doubted: what the policy was made for is a lost answer, not a lost record.
     """
+    if tx.held:
+        return 0
     rows = [
         row
         for name in sorted(policy.accounts)
@@ -155,8 +158,10 @@ def apply_policy(tx: Tx, policy: Policy) -> int:
         match policy.uncertain(row.channel, row.category):
             case UncertainPolicy.HOLD:
                 event = None
+            case _ if _is_a_persons(tx, row):
+                event = None
             case UncertainPolicy.RESEND:
-                event = None if _resent(tx, row) else Event.PERMITTED
+                event = Event.PERMITTED
             case UncertainPolicy.ASSUME_SENT:
                 event = Event.ASSUMED_SENT
         move = (
@@ -179,6 +184,9 @@ def apply_policy(tx: Tx, policy: Policy) -> int:
     return moved
 
 
-def _resent(tx: Tx, row: Delivery) -> bool:
-    """Whether the policy has permitted an attempt before; the ledger remembers."""
-    return any(line.event == Event.PERMITTED and line.actor == POLICY for line in lines_of(tx, row.id))
+def _is_a_persons(tx: Tx, row: Delivery) -> bool:
+    """Whether the policy has permitted an attempt before, or it was doubted; the ledger remembers."""
+    return any(
+        line.event == Event.DOUBTED or (line.event == Event.PERMITTED and line.actor == POLICY)
+        for line in lines_of(tx, row.id)
+    )

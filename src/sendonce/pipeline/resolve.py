@@ -24,6 +24,7 @@ from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import SAYS_NOT_SENT, Event, NotMoved, State
 from sendonce.core.policy import Policy, UncertainPolicy
 from sendonce.core.reminder import DEFAULT_TENANT
+from sendonce.held import RELEASE_FIRST
 from sendonce.moves import move_on
 from sendonce.pipeline.record import delivery_of, lines_of
 from sendonce.pipeline.sentences import reason_words
@@ -242,6 +243,10 @@ def _why_not(tx: Tx, row: Delivery, event: Event, policy: Policy) -> str:
         return (
             f"its account {row.course.account!r} is not configured any more: add [account.*] with that name"
         )
+    if event is Event.PERMITTED and not row.course.account:
+        return "its text was never made, so there is nothing to send: schedule it as a new reminder"
+    if event is Event.PERMITTED and tx.held:
+        return f"the store is held: {RELEASE_FIRST}"
     return _why_not_again(tx, row, policy) if event is Event.PERMITTED else ""
 
 

@@ -93,7 +93,8 @@ class Scheduler:
         stopping: Callable[[], bool] = lambda: False,
         progress: Callable[[int], None] = lambda published: None,
     ) -> PassReport | None:
-        """One pass; None while the scheduler is paused. Blocks for at most `pass_time_max_s`.
+        """One pass; None while the scheduler is paused or the store is held. Blocks for at most
+        `pass_time_max_s`.
 
         Each pass is kept in the run history, except the timer's that found nothing: one a second would
         bury the others.
@@ -142,7 +143,7 @@ class Scheduler:
 
     def _next(self, mark_before: int, size: int, tx: Tx) -> Counter[str]:
         """One unit: decide the next due rows, up to `size`, all of them."""
-        rows = tx.deliveries.due(tx.now, size)
+        rows = [] if tx.held else tx.deliveries.due(tx.now, size)
         return self._decide_all(rows, mark_before, tx) if rows else Counter()
 
     def _only(self, delivery_id: int, tx: Tx) -> None:
@@ -151,7 +152,7 @@ class Scheduler:
             for row in tx.deliveries.by_ids([delivery_id])
             if row.standing.state is State.SCHEDULED and row.course.next_at <= tx.now
         ]
-        if rows and ("scheduler", "") not in active_pauses(tx):
+        if rows and not tx.held and ("scheduler", "") not in active_pauses(tx):
             self._decide_all(rows, 0, tx)
 
     def _decide_all(self, rows: Sequence[Delivery], mark_before: int, tx: Tx) -> Counter[str]:
@@ -451,7 +452,7 @@ class _Begun:
 
 
 def _begin(tx: Tx, *, quiet: bool) -> _Begun | None:
-    if ("scheduler", "") in active_pauses(tx):
+    if tx.held or ("scheduler", "") in active_pauses(tx):
         return None
     idle = quiet and not tx.deliveries.due(tx.now, 1)
     return _Begun(int(tx.meta("mark") or 0), tx.now, idle)

@@ -116,6 +116,11 @@ def _sentence(event: Event, line: Line, when: When) -> str:
             later = line.number("expires")
             valid = f"; it is now valid until {when(later)}" if later else ""
             return f"{_who(line)} put it back into the queue{_because(line)}{valid}."
+        case Event.DOUBTED:
+            return (
+                "The record may have lost an attempt, since the store was restored or another server took "
+                f"over: it may have been sent{_doubted(line)}."
+            )
         case Event.DUPLICATE_OBSERVED:
             return "The queue handed it out once more; it was finished already, so nothing was done."
         case Event.LATE_OUTCOME:
@@ -145,6 +150,8 @@ def tell_customer(delivery: Delivery, now: int, when: When) -> str:
     given = reason_words(course.reason)
     why = given or _NO_REASON
     match standing.state:
+        case State.SCHEDULED if standing.maybe:
+            return "It may have been sent already, the record of that was lost. Promise nothing yet."
         case State.SCHEDULED if _is_looked_at(course.reason) and course.next_at > now:
             return f"It has not been sent yet and waits: {why}."
         case State.SCHEDULED if course.reason and course.next_at > now:
@@ -241,6 +248,12 @@ def _who(line: Line) -> str:
 
 def _decision(line: Line) -> str:
     return _DECISIONS.get(line.word("decision"), "")
+
+
+def _doubted(line: Line) -> str:
+    if line.state == State.QUEUED:
+        return "; it is tried again in a way that the provider recognises"
+    return _now(line)
 
 
 _NOW: Final[Mapping[str, str]] = {

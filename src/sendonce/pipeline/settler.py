@@ -3,6 +3,7 @@
 Each outcome is applied under the epoch of its claim. Where the delivery has moved on meanwhile (the
 lease ended, another worker has it), *state is fenced, evidence is not*: an acceptance proves that it
 was sent and settles whatever stands there; a failure of an old epoch is recorded and moves nothing.
+So it is for all calls of before, where the store may have lost what was written last (`sendonce.held`).
 
 The gate hears about it in the same unit: a 429 closes it for everybody, a failing provider trips the
 breaker, an account error holds the account, and the first success after any of these opens it again.
@@ -51,6 +52,7 @@ def settle(
     # Locks in one order: gates, preferences, deliveries.
     _tell_gates(tx, attempts, chance)
     _remember_refusals(tx, attempts)
+    attempts, of_before = _by_epoch(tx, attempts)
     states: list[State] = []
     for group in _side_by_side(sorted(attempts, key=lambda attempt: attempt.claim.delivery_id)):
         # Most rows still stand as their claims left them, and are not read again.
@@ -63,6 +65,35 @@ def settle(
             if _suppresses(attempt.outcome):
                 _take_back(tx, attempt.claim, policy)
     tx.calls.close([(a.claim.account, a.claim.delivery_id, a.claim.epoch) for a in attempts])
+    return states + _settle_of_before(tx, of_before, policy, process)
+
+
+def _by_epoch(tx: Tx, attempts: Sequence[Attempted]) -> tuple[list[Attempted], list[Attempted]]:
+    """Those whose claims this store knows, and those of before: of another store epoch, or while it is held,
+    since then the claim may be lost, or another claim that came after it."""
+    known: list[Attempted] = []
+    of_before: list[Attempted] = []
+    for attempt in attempts:
+        (of_before if tx.held or attempt.claim.store_epoch != tx.epoch else known).append(attempt)
+    return known, of_before
+
+
+def _settle_of_before(tx: Tx, attempts: Sequence[Attempted], policy: Policy, process: str) -> list[State]:
+    """What a call of before returns is evidence only. Its lane, if it is still known, is freed by the reaper.
+
+    The id of a delivery that was lost may be another's by now, so the key decides whose outcome it is.
+    """
+    states: list[State] = []
+    for attempt in sorted(attempts, key=lambda attempt: attempt.claim.delivery_id):
+        claim = attempt.claim
+        found = tx.deliveries.by_keys([(claim.tenant, claim.key)])
+        if found:
+            states.append(_settle_late(tx, found[0], attempt, policy, process))
+        else:
+            outcome = type(attempt.outcome).__name__.lower()
+            tell(telemetry.OUTCOME_STRAY, delivery=claim.key, account=claim.account, outcome=outcome)
+        if _suppresses(attempt.outcome):
+            _take_back(tx, claim, policy)
     return states
 
 

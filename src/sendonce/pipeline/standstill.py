@@ -36,6 +36,7 @@ class Situation:
     due              due but unpublished deliveries of the account's channel
     doubtful         may have been sent: asked about, or uncertain
     sending          open calls, `lanes_of` may be open; `started` of them within the last minute
+    held             the store is, until somebody releases it
     workers          living processes that serve the channel
     pass_age_s       since the last pass began; None: there was none
     left_s           how long the gate stays closed or paused; None: without an end
@@ -49,6 +50,7 @@ class Situation:
     doubtful: int = 0
     started: int = 0
     configured: bool = True
+    held: bool = False
     workers: int = 1
     scheduler_paused: bool = False
     pass_age_s: float | None = 0.0
@@ -67,6 +69,8 @@ def why_nothing_leaves(at: Situation) -> str:
         return f"the account is not configured any more, and {_count(left)} for it{doubt}: put it back"
     if not at.configured or not (at.ready or at.waiting or at.due or at.sending):
         return "nothing is due"
+    if at.held:
+        return "the store is held, since it may have lost what was written last: see `sendonce db released`"
     if at.gate is Word.MISSING:
         return "the account has no gate yet, and nothing is sent without one: start a process that knows it"
     if at.ready + at.waiting == 0 and at.sending == 0:

@@ -16,6 +16,7 @@ from sendonce.core.errors import InvalidInput
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Event
 from sendonce.core.policy import Policy
+from sendonce.held import doubted
 from sendonce.moves import move_on
 from sendonce.ports.store import Delivery, Move, Reminder, Store, Tx
 
@@ -44,7 +45,7 @@ def follow_zone_rules(store: Store, policy: Policy, version: str) -> int:
 
 
 def _page(policy: Policy, after: int, tx: Tx) -> tuple[int | None, int]:
-    rows = tx.deliveries.matching("pending", {}, PAGE, after)
+    rows = doubted(tx, tx.deliveries.matching("pending", {}, PAGE, after), policy)
     if not rows:
         return None, 0
     reminders = tx.reminders.by_ids([row.reminder_id for row in rows])
@@ -59,6 +60,8 @@ def _page(policy: Policy, after: int, tx: Tx) -> tuple[int | None, int]:
 def _moved(tx: Tx, row: Delivery, reminder: Reminder, policy: Policy) -> Move | None:
     if not reminder.zone:
         return None  # an instant was given, not a wall time
+    if row.standing.maybe:
+        return None  # it may be sent already
     try:
         due_at = instant_of(reminder.due_local, reminder.zone, kept=row.course.due_at)
     except InvalidInput:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import field
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from sendonce.core.consent import Preference
 from sendonce.core.delivery import Channel
@@ -35,6 +35,9 @@ from sendonce.core.value import value
 
 T = TypeVar("T")
 Row = Mapping[str, int | str]
+
+HOLD: Final = "hold"
+"""The name in `meta` under which a hold stands; "" or nothing: none does (`sendonce.held`)."""
 
 
 @value
@@ -530,6 +533,17 @@ class Tx(Protocol):
     @property
     def steady(self) -> int:
         """The store's steady clock at the start of the unit."""
+        ...
+
+    @property
+    def held(self) -> bool:
+        """Whether the store may have lost what was written last, and nobody has released it: nothing may be
+        claimed, published, ended by the clock or found absent. Asked of the server that this unit runs on."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The store epoch, one more with each release: what was claimed in another one is evidence only."""
         ...
 
     @property

@@ -343,7 +343,8 @@ def _look(standing: Standing, course: Course, now: int) -> int:
     """Who looks at it: for a queued one the kind of claim, negative while it waits."""
     if standing.state is not State.QUEUED:
         return _LOOKS[standing.state]
-    kind = _RETRY if standing.maybe or course.failures else _FRESH
+    again = course.failures or (standing.maybe and course.attempts)
+    kind = _RETRY if again else _FRESH
     return kind if course.next_at <= now else -kind
 
 

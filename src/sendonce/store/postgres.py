@@ -44,6 +44,7 @@ from sendonce.store import deliveries, reminders
 from sendonce.store.origin import anchor, new_secret, secret_of
 from sendonce.store.postgres_batches import Batch, Gives, batch_of
 from sendonce.store.postgres_errors import AGAIN, FORGOTTEN, ours, translated
+from sendonce.store.postgres_lineage import COLUMNS, Lineage
 from sendonce.store.postgres_schema import prepare_schema
 from sendonce.store.server_clock import ServerClock
 from sendonce.store.session import Parameters, Tuple
@@ -67,6 +68,8 @@ AWAY_S: Final = 0.05
 """A server that was just not reached is not tried for each unit that waits: a try may take `CONNECT_S`."""
 READERS_MAX: Final = 4
 DAY_US: Final = 86_400_000_000
+FORGET_DAYS: Final = 30
+"""For so long a writer's row is kept after its last commit."""
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _COLUMNS: Final = {
@@ -399,9 +402,14 @@ class _Writing:
         self._boot = boot
         self._prepare = True
         self._statements = _statements(reading=False)
+        self._lineage = Lineage(target.schema)
         self._id = ""
+        self._written_at = (
+            0.0  # when our row in `writer` was last written, on this machine's clock; 0: not yet
+        )
         self._number = 0  # of the last commit that is known to have happened
         self._unknown: int | None = None  # a commit that nobody could be asked about yet
+        self._answer: tuple[Any, ...] = ()  # what the open transaction was begun with
         self._backend: tuple[Any, ...] | None = (
             None  # who at the server runs the open transaction, and since when
         )
@@ -417,7 +425,7 @@ class _Writing:
         self._settings = f"SELECT {settings}, {_durable()}"
         self._begin = (
             f"BEGIN ISOLATION LEVEL READ COMMITTED; "
-            f"{self._settings}, pg_backend_pid(), now()::text, {_time(target)}"
+            f"{self._settings}, {self._lineage.columns}, pg_backend_pid(), now()::text, {_time(target)}"
         )
         self._connection: Connection
         self._session: PostgresSession
@@ -428,6 +436,7 @@ class _Writing:
             self._connect()
             try:
                 prepare_schema(self._connection, self._target.schema, self._target.where)
+                self._lineage.check(self._simple, self._target.where)
                 self._register()
             except BaseException:
                 self._connection.close()
@@ -486,11 +495,12 @@ class _Writing:
             if isinstance(error, errors.DivisionByZero):
                 with translated(self._target.where):
                     self.rollback()
+                    self._miss()
                     self._register()
                 raise RunAgain from ours(error, self._target.where)
             self._raise_fate(error)
             raise ours(error, self._target.where) from error
-        self._number = number
+        self._committed(number)
 
     def rollback(self) -> None:
         if not self._connection.closed and self._status() is not TransactionStatus.IDLE:
@@ -531,9 +541,15 @@ class _Writing:
         if self._unknown is not None:
             self._ask(self._unknown)
             self._unknown = None
-        while step := self._observe(f"{self._begin}; SAVEPOINT unit"):
-            self._simple("ROLLBACK")
-            self._correct(step)
+        while True:
+            if step := self._observe(f"{self._begin}; SAVEPOINT unit"):
+                self._simple("ROLLBACK")
+                self._correct(step)
+            elif self._lineage.is_as_before(self._answer[-4 - COLUMNS : -4], self._simple):
+                break
+            else:
+                self._lineage.settle(self._tx())
+                self._simple("COMMIT")
         self._units = 0
         self._session.wrote = False
 
@@ -554,9 +570,9 @@ class _Writing:
 
         The store's secret is the first one that anybody brought: each process would make one of its own.
         """
-        self._id, self._number = secrets.token_hex(8), 0
+        self._id, self._number, self._written_at = secrets.token_hex(8), 0, 0.0
         seen = self._simple(
-            f"BEGIN; {self._settings}; DELETE FROM writer WHERE at < {_SERVER_NOW} - {30 * DAY_US}; "
+            f"BEGIN; {self._settings}; DELETE FROM writer WHERE at < {_SERVER_NOW} - {FORGET_DAYS * DAY_US}; "
             f"INSERT INTO writer (id, number, at) VALUES ('{self._id}', 0, {_SERVER_NOW}); "
             f"INSERT INTO meta (name, value) VALUES ('secret', '{new_secret()}'), ('epoch', '1') "
             "ON CONFLICT (name) DO NOTHING; COMMIT; "
@@ -565,6 +581,7 @@ class _Writing:
         )
         if isinstance(self._clock, ServerClock):
             self._clock.remember(int(seen[0]))
+        self._written_at = time.monotonic()
         self._begin_once()
         self.rollback()
 
@@ -573,7 +590,7 @@ class _Writing:
     def _observe(self, text: str) -> int:
         """Ask the time along with `text`; by how much the correction must grow, 0 nearly always."""
         asked_at = self._boot()
-        row = self._simple(text)
+        row = self._answer = self._simple(text)
         self._backend = row[-4:-2] or None
         return self._clock.observe(int(row[-2]), int(row[-1]), asked_at)
 
@@ -647,10 +664,24 @@ class _Writing:
         )
         found = int(rows[0])
         if found < 0:  # on a server that took over without it; the commit is not there either
+            self._miss()
             self._register()
             return False
+        self._lineage.lost |= found < number - 1
+        if found == number:
+            self._committed(number)
         self._number = found
         return found == number
+
+    def _committed(self, number: int) -> None:
+        self._number, self._written_at = number, time.monotonic()
+        self._lineage.committed_at = self._clock.now()
+
+    def _miss(self) -> None:
+        """Our row in `writer` is not as our last commit left it: that commit is lost; or the row was tidied
+        up, since nothing was written for so long."""
+        if self._written_at and time.monotonic() - self._written_at < FORGET_DAYS / 2 * 86_400:
+            self._lineage.lost = True
 
     def _commit_text(self, number: int) -> str:
         """Raises the number, or fails the transaction: by a division by zero, nothing else is as short."""
@@ -674,7 +705,13 @@ class _Writing:
         return TransactionStatus(self._connection.pgconn.transaction_status)
 
     def _tx(self) -> SqlTx:
-        return SqlTx(self._session, now=self._clock.now(), steady=self._clock.steady())
+        lineage = self._lineage
+        return SqlTx(
+            self._session,
+            now=self._clock.now(),
+            steady=self._clock.steady(),
+            standing=(lineage.held, lineage.epoch),
+        )
 
 
 class _Readers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from sendonce.ports.store import Row
+from sendonce.ports.store import HOLD, Row
 from sendonce.store.deliveries import SqlDeliveries
 from sendonce.store.gates import SqlCalls, SqlGates
 from sendonce.store.intake import SqlIntake
@@ -15,12 +15,26 @@ from sendonce.store.session import Session
 
 
 class SqlTx:
-    """`ports.store.Tx` on a session; made anew for each unit, so that no unit sees another's clock."""
+    """`ports.store.Tx` on a session; made anew for each unit, so that no unit sees another's clock.
 
-    def __init__(self, session: Session, *, now: int, steady: int) -> None:
+    `standing`: (held, epoch), where the transaction brought them along; else they are read when asked for.
+    """
+
+    def __init__(
+        self, session: Session, *, now: int, steady: int, standing: tuple[bool, int] | None = None
+    ) -> None:
         self._session = session
         self.now = now
         self.steady = steady
+        self._standing = standing
+
+    @property
+    def held(self) -> bool:
+        return bool(self.meta(HOLD)) if self._standing is None else self._standing[0]
+
+    @property
+    def epoch(self) -> int:
+        return int(self.meta("epoch") or 0) if self._standing is None else self._standing[1]
 
     @cached_property
     def deliveries(self) -> SqlDeliveries:

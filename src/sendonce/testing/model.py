@@ -4,7 +4,8 @@ The walk uses the very table that the product runs (`core.lifecycle`) and puts i
 world that can hurt it: claims by several workers, a network that loses requests and answers, a
 provider of one class, crashes, a reaper that gives up calls at any moment, a look-up that lags, people
 who cancel, revise, redrive and resolve, and a clock that lets slots, keys, settle times and expiry
-pass. Breadth first, so that a violation comes with the shortest story that leads to it.
+pass. With `failover`, another server takes over, once, that lacks what was written last. Breadth first, so
+that a violation comes with the shortest story that leads to it.
 
     walk(Kind.KEY).violation is None
     print(walk(Kind.LOOKUP, guarded=GUARDED - {Guarded.FINDING}).violation)  # the shortest story
@@ -56,6 +57,11 @@ class Guarded(StrEnum):
     SLOT = "a call that has missed its slot is not started"
     KEY_AGE = "no byte leaves under a key that is dying"
     FINDING = "absent counts only when it was asked after the settle time of the last claim"
+    HOLD = "nothing is claimed, published, ended or found absent while the store is held"
+    DOUBT = (
+        "a held store doubts what may have been tried: before anybody withdraws it, and before its release"
+    )
+    LINE = "an outcome counts only in the store epoch of its claim, and not while the store is held"
 
 
 GUARDED: Final = frozenset(Guarded)
@@ -80,7 +86,8 @@ class Key(IntEnum):
 
 
 class Call(NamedTuple):
-    """One claim's call. `watched`: its worker lives and will settle it. `late`: its slot has passed."""
+    """One claim's call. `watched`: its worker lives and will settle it. `late`: its slot has passed.
+    `old`: it is of another store epoch than today's."""
 
     epoch: int
     version: int
@@ -88,6 +95,22 @@ class Call(NamedTuple):
     watched: bool = True
     late: bool = False
     keyed: bool = False
+    old: bool = False
+
+
+class Line(IntEnum):
+    """Which server has the delivery, where another one may take over."""
+
+    ONLY = 0
+    HELD = 1  # another took over, and nobody has released it
+    RELEASED = 2
+
+
+class Copy(NamedTuple):
+    """The delivery as the server has it that will take over, and what had been answered by then."""
+
+    standing: Standing
+    stopped: bool
 
 
 class World(NamedTuple):
@@ -101,6 +124,7 @@ class World(NamedTuple):
     claims    how many there were
     permits   how often a person or policy allowed the risk of a second effect
     stopped   a cancel or opt-out was answered: "it will not be tried again"
+    copy      how far the server has come that will take over; None: it keeps up
     broken    what a move did that must never be done
     """
 
@@ -115,6 +139,8 @@ class World(NamedTuple):
     claims: int = 0
     permits: int = 0
     stopped: bool = False
+    copy: Copy | None = None
+    line: Line = Line.ONLY
     broken: str = ""
 
 
@@ -141,9 +167,11 @@ class Walk:
     violation: Violation | None
 
 
-def walk(kind: Kind, *, claims: int = 3, guarded: frozenset[Guarded] = GUARDED) -> Walk:
+def walk(
+    kind: Kind, *, claims: int = 3, guarded: frozenset[Guarded] = GUARDED, failover: bool = False
+) -> Walk:
     """Visit every world that can be reached, nearest first; stop at the first violation."""
-    model = _Model(kind, claims, guarded)
+    model = _Model(kind, claims, guarded, failover)
     start = World()
     came_from: dict[World, tuple[str, World, World]] = {}
     seen = {model.essence(start)}
@@ -199,6 +227,11 @@ _BY_PEOPLE: Final = (
     Event.ASSUMED_SENT,
     Event.NOT_SENT,
 )
+_AS_A_FAILURE: Final = frozenset({Event.THROTTLED, Event.HELD})
+_AT_A_FAILOVER: Final = (Event.CANCELLED, Event.REVISED, Event.PERMITTED)
+"""What is walked around a failover, where there are so many more worlds: an opt-out is like a cancel, what
+else people say ends a story, a provider that is too busy is like one that fails, and an expiry does the same
+to what has a key as to what has none."""
 
 Steps = Iterator[tuple[str, World]]
 
@@ -210,6 +243,7 @@ class _Model:
     kind: Kind
     claims: int
     guarded: frozenset[Guarded]
+    failover: bool
     fired: set[Rule] = field(default_factory=set)
     _known: dict[tuple[Standing, Event, Facts], Standing | None] = field(default_factory=dict)
 
@@ -228,12 +262,15 @@ class _Model:
             self._provider_event,
             self._people,
             self._clock,
+            self._servers,
         ):
             yield from actor(world)
 
     # In the order of a delivery's life.
 
     def _scheduler(self, world: World) -> Steps:
+        if self._is_held(world):
+            return
         for event in (Event.PUBLISHED, Event.DEFERRED, Event.KEY_DIED):
             yield from self._move(world, event)
         for action, after in self._move(world, Event.UNRENDERABLE):
@@ -244,7 +281,7 @@ class _Model:
             yield from self._move(world, Event.EXPIRED)
 
     def _claimer(self, world: World) -> Steps:
-        if world.claims == self.claims:
+        if world.claims == self.claims or self._is_held(world):
             return
         read = world
         if Guarded.CLAIM not in self.guarded and world.standing.state is State.SENDING:
@@ -281,7 +318,8 @@ class _Model:
                     _put(world, call, call._replace(wire=Wire.FLYING, late=False, keyed=False)),
                 )
             for event in _ANSWERS[call.wire]:
-                yield from self._settle(world, call, event)
+                if not (self.failover and event in _AS_A_FAILURE):
+                    yield from self._settle(world, call, event)
 
     def _may_start(self, world: World, call: Call) -> bool:
         if Guarded.SLOT in self.guarded and call.late:
@@ -294,6 +332,8 @@ class _Model:
         current = standing.state is State.SENDING and (
             standing.epoch == call.epoch or Guarded.OUTCOME not in self.guarded
         )
+        if (call.old or world.line is Line.HELD) and Guarded.LINE in self.guarded:
+            current = False
         if current:
             yield from self._move(over, event, f"call {call.epoch} is settled: {event}")
         elif event is Event.ACCEPTED:
@@ -342,6 +382,8 @@ class _Model:
             back = world._replace(absent=None)
             believed = world.absent if Guarded.FINDING in self.guarded else world.settled
             yield "the answer of the look-up is lost", back
+            if self._is_held(world):
+                return
             for action, after in self._move(back, Event.ABSENT, '"absent" is applied', settled=believed):
                 yield action, after._replace(key=Key.UNUSED)
 
@@ -350,10 +392,10 @@ class _Model:
             yield from self._move(world, Event.PROVEN, "an event proves that it was sent")
 
     def _people(self, world: World) -> Steps:
-        for event in _BY_PEOPLE:
+        for event in _AT_A_FAILOVER if self.failover else _BY_PEOPLE:
             if event in (Event.CANCELLED, Event.SUPPRESSED) and world.standing.ending is not Ending.NONE:
                 continue  # asked before: the same answer, and nothing is written
-            for action, after in self._move(world, event):
+            for action, after in self._move(self._doubted_first(world, event), event):
                 stopped = event is not Event.RESTORED and world.stopped
                 yield (
                     action,
@@ -378,8 +420,56 @@ class _Model:
             yield "the look-up shows what arrived", world._replace(indexed=True)
         if not world.settled and quiet and world.indexed:
             yield "the settle time is over", world._replace(settled=True)
-        if not world.expired:
+        if not world.expired and not (self.failover and self.kind.has_key):
             yield "its expiry passes", world._replace(expired=True)
+
+    def _servers(self, world: World) -> Steps:
+        """Another server takes over that lacks what was written since it last kept up."""
+        if world.line is Line.HELD:
+            for after in self._doubted(world):
+                calls = tuple(call._replace(old=True) for call in after.calls)
+                yield "the store is released", after._replace(calls=calls, line=Line.RELEASED)
+        if world.line is not Line.ONLY or not self.failover:
+            return
+        standing = world.standing
+        if world.copy is None:
+            yield "the other server falls behind", world._replace(copy=Copy(standing, world.stopped))
+            return
+        copy = world.copy
+        # What a person did in the lost span that put another text on its way, or a dead letter, cannot be
+        # known again (docs/operating.md says so).
+        if copy.standing.state in lifecycle.OPEN and copy.standing.version == standing.version:
+            yield (
+                "the other server takes over",
+                world._replace(
+                    standing=copy.standing,
+                    stopped=copy.stopped,
+                    copy=None,
+                    line=Line.HELD,
+                    absent=None if world.absent is None else False,
+                ),
+            )
+
+    def _is_held(self, world: World) -> bool:
+        return world.line is Line.HELD and Guarded.HOLD in self.guarded
+
+    def _doubted(self, world: World) -> Iterator[World]:
+        """The world after what may have been tried was doubted; as it is where nothing can have been."""
+        if Guarded.DOUBT not in self.guarded:
+            yield world
+            return
+        key = max(
+            world.key, Key.ALIVE
+        )  # counted from the last commit that is still there: it can only be older
+        after = world._replace(key=key, settled=not self.kind.has_lookup)
+        moved = [doubted for _, doubted in self._move(after, Event.DOUBTED)]
+        yield from moved or [world]
+
+    def _doubted_first(self, world: World, event: Event) -> World:
+        """Who takes something back, or changes it, in a held store, finds it in doubt."""
+        if world.line is not Line.HELD or event not in (Event.CANCELLED, Event.SUPPRESSED, Event.REVISED):
+            return world
+        return next(self._doubted(world)) if world.standing.state in lifecycle.UNSENT else world
 
     def _move(self, world: World, event: Event, action: str = "", *, settled: bool = False) -> Steps:
         """Apply an event by the table; with and without budget left where that matters."""
@@ -408,6 +498,14 @@ class _Model:
                     self._known[question] = None
         return self._known[question]
 
+    def _is_stale(self, world: World, call: Call) -> bool:
+        """Whether its outcome can never count again."""
+        if self.failover and world.line is Line.ONLY:
+            return False  # the other server may know it as the current one
+        if call.old or world.line is Line.HELD:
+            return Guarded.LINE in self.guarded
+        return call.epoch != world.standing.epoch or world.standing.state is not State.SENDING
+
     def essence(self, world: World) -> World:
         """The world without what makes no difference to any future: two worlds with the same essence
         are visited once. Without it the walk would be the same, and hundreds of times longer.
@@ -420,32 +518,39 @@ class _Model:
             world = world._replace(absent=None, indexed=True, settled=True, expired=True)
         calls = []
         for call in world.calls:
-            stale = call.epoch != standing.epoch or standing.state is not State.SENDING
+            stale = self._is_stale(world, call)
             if call.wire is not Wire.NONE and Guarded.OUTCOME in self.guarded and stale:
                 call = call._replace(watched=False)
                 if call.wire is not Wire.FLYING:
                     continue
-            calls.append(call if call.watched else call._replace(epoch=0))
-        epochs = sorted({call.epoch for call in calls} | {standing.epoch})
-        versions = [standing.version]
+            calls.append(call if call.watched else call._replace(epoch=0, old=False))
+        copy = world.copy
+        kept = [standing] if copy is None else [standing, copy.standing]
+        epochs = sorted({call.epoch for call in calls} | {one.epoch for one in kept})
+        versions = sorted({one.version for one in kept})
         if self.kind.has_key:
-            versions = sorted({call.version for call in calls} | {*world.effects, standing.version})
+            versions = sorted({call.version for call in calls} | {*world.effects, *versions})
         calls = [
             call._replace(epoch=epochs.index(call.epoch), version=_rank(versions, call.version))
             for call in calls
         ]
         return world._replace(
-            standing=Standing(
-                standing.state,
-                epochs.index(standing.epoch),
-                _rank(versions, standing.version),
-                standing.maybe,
-                standing.permit,
-                standing.ending,
-            ),
+            standing=_ranked(standing, epochs, versions),
+            copy=None if copy is None else Copy(_ranked(copy.standing, epochs, versions), copy.stopped),
             calls=tuple(sorted(calls)),
             effects=tuple(sorted(_rank(versions, version) for version in world.effects)),
         )
+
+
+def _ranked(standing: Standing, epochs: list[int], versions: list[int]) -> Standing:
+    return Standing(
+        standing.state,
+        epochs.index(standing.epoch),
+        _rank(versions, standing.version),
+        standing.maybe,
+        standing.permit,
+        standing.ending,
+    )
 
 
 def _rank(versions: list[int], version: int) -> int:

@@ -391,14 +391,16 @@ class StoreSuite:
         second_too = queued("second too", tag=20)
         failed = queued("failed", tag=40, failures=1)
         (row,) = add(store, new("maybe"))
-        maybe = lead(store, row, (*CLAIMED, (Event.UNKNOWN, Facts(key_alive=True))), tag=35).id
+        maybe = lead(store, row, (*CLAIMED, (Event.UNKNOWN, Facts(key_alive=True))), tag=35, attempts=1).id
+        (row,) = add(store, new("doubted, and never tried"))
+        doubted = lead(store, row, (*PUBLISHED, (Event.DOUBTED, Facts(key_alive=True))), tag=-9).id
 
         def line(limit: int, *, retries: bool) -> list[int]:
             rows = store.read(lambda tx: tx.deliveries.ready("acc", retries=retries, limit=limit))
             return [row.id for row in rows]
 
-        assert line(99, retries=False) == [first, second, second_too, third]
-        assert line(3, retries=False) == [first, second, second_too]
+        assert line(99, retries=False) == [doubted, first, second, second_too, third]
+        assert line(3, retries=False) == [doubted, first, second]
         assert line(99, retries=True) == [maybe, failed]
 
     def test_wake_makes_ready_whose_time_has_come_in_one_account(
