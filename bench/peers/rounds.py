@@ -384,13 +384,17 @@ def _due_at_once(
         figures["idle"] = (sum(_cpu([worker], opened)) - before) / idle_s * 100
     else:
         taken.remarks.append(f"handing in {due:,} took {LEAD_S - EVE_S - idle_s:.1f} s")
+    before = sum(_cpu([worker], opened))
     done = _await(door, due, [worker], first_s=STILL_S)
+    time.sleep(WRITE_S)
+    used_s = sum(_cpu([worker], opened)) - before
     calls = door.calls()
     came = tally(calls).messages
     if not done:
         taken.remarks.append(f"{due - came:,} of {due:,} had not come {STILL_S:g} s later")
     if came > 1:
         figures["rate"] = rate_from(calls, 0)
+        figures["cpu"] = used_s / came * 1_000
         figures["late"] = max(0, calls[-1].arrived_at - due_at_us) / 1_000_000
     return figures
 
@@ -415,6 +419,8 @@ FUTURE: Final = Round(
         Figure("rate_empty", "/s", "due ones delivered, empty store"),
         Figure("rate_beside", "/s", "beside them"),
         Figure("ratio", "x", "ratio", digits=2),
+        Figure("cpu_empty", "s", "CPU per 1,000, empty store", digits=2),
+        Figure("cpu_beside", "s", "beside them", digits=2),
         Figure("late_empty", "s", "moment to last call, empty store", digits=1),
         Figure("late_beside", "s", "beside them", digits=1),
         Figure("idle_empty", "%", "idle CPU of a core, empty store", digits=1),
