@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,9 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[2]
 AGAIN_S: Final = 0.3
 """How long after its end a process is started again."""
+LEASED: Final = frozenset({"worker", "scheduler"})
 UP_S: Final = 3.0
-"""What a process may take to start on a busy machine."""
+"""What one of another role takes to start."""
 STOP_S: Final = 30.0
 STORE_AWAY: Final = 3
 """What a process answers that cannot open its store when it starts."""
@@ -51,6 +52,11 @@ class Member:
     @property
     def runs(self) -> bool:
         return self.process is not None and not self.paused_until and self.process.poll() is None
+
+    def is_up(self, leased: Set[int]) -> bool:
+        if self.role in LEASED:
+            return self.pid in leased
+        return time.monotonic() - self.born_at > UP_S
 
     def start(self) -> None:
         with self.log.open("ab") as log:
@@ -132,10 +138,9 @@ class Processes:
         """Of those that have not ended."""
         return {member.pid for member in self._members if not member.start_at}
 
-    def is_up(self, role: str) -> bool:
-        """Whether one of this role runs and has had the time to come up."""
-        since = time.monotonic() - UP_S
-        return any(member.role == role and member.runs and member.born_at < since for member in self._members)
+    def roles_up(self, leased: Set[int]) -> set[str]:
+        """The roles that somebody fills: one that runs, and has a lease where its role has one."""
+        return {member.role for member in self._members if member.runs and member.is_up(leased)}
 
     def all_run(self) -> bool:
         return all(member.runs for member in self._members)

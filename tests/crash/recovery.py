@@ -21,15 +21,16 @@ class Recovery:
     """One fault, and the question whether it is over, asked of the store again and again.
 
     pid       of the process that it is about, 0 for the server
-    nobody    how much time there had been, until then, in which nobody could do anything about anything
+    role      whose work it is that goes on when it is over
     at        (monotonic) when it struck, or when a stopped process was continued
-    took_s    set when it is over; `nobody_s` of it nobody could do anything
+    took_s    set when it is over
+    nobody_s  of it, how long the server was down or nobody of that role up
     """
 
     label: str
     pid: int
+    role: str
     over: Over
-    nobody: float
     at: float = field(default_factory=time.monotonic)
     took_s: float = 0.0
     nobody_s: float = 0.0
@@ -59,8 +60,13 @@ class Beats:
         self._pid = pid
 
     def __call__(self, tx: Tx) -> bool:
-        rows = tx.rows("view_processes", steady=tx.steady, since=0, limit=ALL)
-        return any(row["pid"] == self._pid and int(row["lease_until"]) > tx.steady for row in rows)
+        return self._pid in leased(tx)
+
+
+def leased(tx: Tx) -> set[int]:
+    """The processes that have a lease."""
+    rows = tx.rows("view_processes", steady=tx.steady, since=0, limit=ALL)
+    return {int(row["pid"]) for row in rows if int(row["lease_until"]) > tx.steady}
 
 
 class Passes:

@@ -27,7 +27,7 @@ from sendonce.testing.sandbox import ChannelRules, SandboxClient, SandboxSetting
 from tests.crash.database import Database, database
 from tests.crash.faults import Act, Fault, faults
 from tests.crash.processes import Member, Processes, sendonce
-from tests.crash.recovery import Beats, Held, Moves, Over, Passes, Recovery
+from tests.crash.recovery import Beats, Held, Moves, Over, Passes, Recovery, leased
 
 CONFIG: Final = Path(__file__).with_name("sendonce.toml")
 TEMPLATE: Final = "Your parcel is on its way. [ref:{{ delivery_key }}]"
@@ -137,7 +137,7 @@ def _rules(account: str) -> ChannelRules:
     return ChannelRules(
         rate_limit=allows.rate,
         concurrency_limit=allows.lanes,
-        latency_s=(0.05, 0.3),
+        latency_s=(0.1, 0.6),
         throttle=Trigger(probability=0.002),
         error_before=Trigger(probability=0.01),
         lost_before=Trigger(probability=0.005),
@@ -169,7 +169,6 @@ class _Run:
         self._away_until = 0.0  # until when the store was perhaps out of reach
         self._looked_at = time.monotonic()
         self._was_down = False  # the server, since then
-        self._nobody_s = 0.0  # how long the server was down, or no worker up, in all
         self._struck: Counter[Act] = Counter()
         self._recovering: list[Recovery] = []
         self._recovered: list[Recovery] = []
@@ -225,13 +224,13 @@ class _Run:
         self._struck[fault.act] += 1
         if fault.act is Act.KILL:
             self._processes.kill(member)
-            self._begin(f"{member.role} killed", member.pid, self._well_without(member))
+            self._begin("killed", member, self._well_without(member))
             return
         self._processes.pause(member, fault.lasts_s)
         # Stopped in the middle of a transaction, it holds locks of others, and on SQLite the file.
         self._away_until = max(self._away_until, time.monotonic() + fault.lasts_s)
         if member.role == "worker":
-            self._begin("worker stopped", member.pid, self._well_without(member))
+            self._begin("stopped", member, self._well_without(member))
 
     def _restart(self, down_s: float) -> None:
         """Under everybody; also under those that are stopped, and stay so meanwhile."""
@@ -241,10 +240,10 @@ class _Run:
         time.sleep(down_s)
         self._world.database.start()
         self._away_until = max(self._away_until, time.monotonic())
-        self._begin("server restarted", 0, Moves())
+        self._recovering.append(Recovery("server restarted", 0, "worker", Moves()))
 
-    def _begin(self, label: str, pid: int, over: Over) -> None:
-        self._recovering.append(Recovery(label, pid, over, self._nobody_s))
+    def _begin(self, what: str, member: Member, over: Over) -> None:
+        self._recovering.append(Recovery(f"{member.role} {what}", member.pid, member.role, over))
 
     def _well_without(self, member: Member) -> Over:
         match member.role:
@@ -261,23 +260,28 @@ class _Run:
         time.sleep(LOOK_S)
         for member in self._processes.look():
             if member.role != "intake":
-                self._begin(f"{member.role} continued", member.pid, Beats(member.pid))
+                self._begin("continued", member, Beats(member.pid))
         alive = self._processes.pids()
         # Who has ended since will not beat again; what it held stays a question.
         self._recovering = [
             one for one in self._recovering if one.pid in alive or not isinstance(one.over, Beats)
         ]
         before, self._looked_at = self._looked_at, time.monotonic()
-        if self._was_down or not self._processes.is_up("worker"):
-            self._nobody_s += self._looked_at - before
-            self._was_down = False
+        up: set[str] = set()
+        over: list[Recovery] = []
         with suppress(StoreError):
-            over = self._world.app.store.read(lambda tx: [one for one in self._recovering if one.over(tx)])
-            for one in over:
-                one.took_s = self._looked_at - one.at
-                one.nobody_s = self._nobody_s - one.nobody
-                self._recovering.remove(one)
-                self._recovered.append(one)
+            pids, over = self._world.app.store.read(
+                lambda tx: (leased(tx), [one for one in self._recovering if one.over(tx)])
+            )
+            up = set() if self._was_down else self._processes.roles_up(pids)
+        self._was_down = False
+        for one in self._recovering:
+            if one.role not in up:
+                one.nobody_s += self._looked_at - before
+        for one in over:
+            one.took_s = self._looked_at - one.at
+            self._recovering.remove(one)
+            self._recovered.append(one)
 
     def _wait(self, until: Callable[[], bool], limit_s: float, otherwise: str) -> None:
         end = time.monotonic() + limit_s

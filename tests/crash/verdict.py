@@ -148,7 +148,7 @@ def _slow(world: World, recovered: Sequence[Recovery]) -> Iterator[str]:
         if one.took_s - one.nobody_s > allowed_s:
             yield (
                 f"{one.label}: over after {one.took_s:.1f} s; {allowed_s:.0f} s are allowed, and the "
-                f"{one.nobody_s:.1f} s in which the server was down or no worker up"
+                f"{one.nobody_s:.1f} s in which the server was down or no {one.role} up"
             )
 
 
