@@ -18,6 +18,7 @@ from typing import Final, assert_never
 
 from sendonce import telemetry
 from sendonce.config import AccountSettings, Settings, StoreKind, StoreUrl, bind, did_you_mean
+from sendonce.core import news
 from sendonce.core.delivery import Channel
 from sendonce.core.duration import write_duration
 from sendonce.core.errors import ConfigError
@@ -47,6 +48,7 @@ from sendonce.providers.smtp import SmtpProvider, SmtpSettings
 from sendonce.providers.twilio import TwilioProvider, TwilioSettings
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.poller import Poller
+from sendonce.runtime.waker import Waker
 from sendonce.runtime.zone_rules import zone_rules
 from sendonce.store import sqlite
 from sendonce.store.backup import back_up
@@ -61,6 +63,9 @@ PROVIDERS: Final = {
     "file": FileSettings,
 }
 """Every provider by the word that `provider =` takes, and the settings that it reads."""
+
+DUE_APART_S: Final = 0.2
+"""How often news of what is due may start a pass, each of which is kept in the run history."""
 
 
 class App:
@@ -162,7 +167,10 @@ class App:
         limits = {name: self.policy.accounts[name].limits for name in sorted(names)}
 
         def seed(tx: Tx) -> list[str]:
-            return [name for name, each in limits.items() if tx.gates.seed(name, each)]
+            seeded = [name for name, each in limits.items() if tx.gates.seed(name, each)]
+            for name in seeded:
+                tx.announce(news.gate(name))
+            return seeded
 
         for name in self.store.write(seed).result():
             tell(
@@ -211,6 +219,13 @@ class App:
                 return 0.0 if more else self.settings.pass_every_s
 
             timer = Poller("scheduler", one_pass, on_error=on_error)
+
+            def due() -> None:
+                if lead.led or not stand_by:
+                    timer.wake()
+
+            listening = self.store.listen(Waker({news.DUE: due}, apart_s=DUE_APART_S).hear)
+            stops.append(listening.close)
             tasks.append(asyncio.create_task(timer.run(), name="scheduler"))
             stops.append(timer.stop)
             collector = self.collector()

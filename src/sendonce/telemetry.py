@@ -313,6 +313,13 @@ RUN_AGAIN: Final = Event(
     WARNING,
     ("reason", "units", "tries"),
 )
+HEARS_NOTHING: Final = Event(
+    "hears_nothing",
+    "This process is told of no new work, since a pooler is in between or the connection was lost. It finds "
+    "all by looking, a fraction of a second later.",
+    INFO,
+    ("why", "error", "at"),
+)
 CONFIGURATION_GAP: Final = Event(
     "configuration_gap",
     "A due delivery needs a category or an account that the configuration lost; it waits.",

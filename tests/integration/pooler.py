@@ -2,12 +2,13 @@
 
 A client has a connection of the server for one transaction, and next time perhaps another one, with whatever
 the others left in it. Prepared statements are passed on as they are, as PgBouncer did before 1.21, which is
-the harder case.
+the harder case. A client gets a key of the pooler's own to cancel with, not that of a server's process.
 """
 
 from __future__ import annotations
 
 import queue
+import secrets
 import select
 import socket
 import struct
@@ -109,7 +110,10 @@ class Pooler:
             data = server.recv(65_536)
             greeting += data
             done = any(kind == b"Z" for kind, _ in frames.of(data))
-        self._greeting = greeting
+        self._greeting = b"".join(
+            frame[:5] + secrets.token_bytes(len(frame) - 5) if kind == b"K" else frame
+            for kind, frame in _Frames().of(greeting)
+        )
         self._made.append(server)
         self._free.put(server)
 

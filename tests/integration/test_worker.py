@@ -47,7 +47,7 @@ from sendonce.pipeline.relay import relay
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.ports.provider import Message, Start, TooLate
 from sendonce.ports.queue import Hint, Queue
-from sendonce.ports.store import Delivery, Store, Tx
+from sendonce.ports.store import Delivery, Listening, Store, Tx
 from sendonce.runtime.clock import SystemClock
 from sendonce.testing.transport import Faults, UnreliableQueue
 from tests.integration import world as small
@@ -177,6 +177,9 @@ class Flaky:
 
     def read(self, query: Callable[[Tx], T]) -> T:
         return self._store.read(query)
+
+    def listen(self, hear: Callable[[str], None]) -> Listening:
+        return self._store.listen(hear)
 
     def steady(self) -> int:
         return self._store.steady()

@@ -37,6 +37,7 @@ class Log:
     lines: list[str] = field(default_factory=list)
     fail: dict[str, BaseException] = field(default_factory=dict)
     threads: set[int] = field(default_factory=set)
+    announced: int = 0
 
     def begin(self) -> None:
         self._step("begin")
@@ -47,6 +48,9 @@ class Log:
 
     def commit(self) -> None:
         self._step("commit")
+
+    def announce(self) -> None:
+        self.announced += 1
 
     def rollback(self) -> None:
         self._step("rollback")

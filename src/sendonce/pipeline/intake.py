@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from sendonce.address import comparison_form
+from sendonce.core import news
 from sendonce.core.delivery import Channel, Identity, check_id
 from sendonce.core.due import SECOND
 from sendonce.core.errors import InvalidInput, NotFound, Refused, StoreUnavailable
@@ -96,6 +97,11 @@ def admit(
     results: list[Result] = []
     for distinct in _runs_of_distinct(prepared):
         results += _admit_distinct(tx, distinct, policy, mode, actor)
+    if any(
+        one.reminder.due_at <= tx.now and result.verdict in (Verdict.ACCEPTED, Verdict.REVISED)
+        for one, result in zip(prepared, results, strict=True)
+    ):
+        tx.announce(news.DUE)
     return results
 
 
@@ -391,6 +397,7 @@ def again(tx: Tx, key: str, *, tenant: str, policy: Policy, reason: str, actor: 
             prepared = _once_more(tx, old, delivery, check_id(id_, "reminder"), policy)
             tx.runs.audit(actor, "send_again", key, reason, {"reminder": id_})
             ids = _insert(tx, [prepared], actor)
+            tx.announce(news.DUE)
             return Result(Verdict.ACCEPTED, ids[0], (own_key,))
     raise Refused(f"{key} was sent again {AGAIN_MAX} times: give the reminder a new id")
 

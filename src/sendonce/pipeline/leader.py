@@ -23,6 +23,11 @@ class Leader:
         self._lease_s = lease_s
         self._leads: bool | None = None
 
+    @property
+    def led(self) -> bool:
+        """What the last question was answered with."""
+        return bool(self._leads)
+
     def leads(self) -> bool:
         """Whether this process leads until its lease is over; asking renews it. Raises `StoreUnavailable`."""
         span = int(self._lease_s * SECOND)

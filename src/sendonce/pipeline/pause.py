@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final
 
 from sendonce import telemetry
-from sendonce.core import catch_up, pacing
+from sendonce.core import catch_up, news, pacing
 from sendonce.core.delivery import Channel, parse_channel
 from sendonce.core.duration import say_duration
 from sendonce.core.errors import InvalidInput, NotFound, Refused
@@ -251,11 +251,14 @@ def _resume(
         if gate.closed_until > tx.steady and not after.closed_until:
             opened = gate.closed_why
         tx.gates.save(after)
+        tx.announce(news.gate(target.name))
     else:
         standing = {(p.scope, p.name): p for p in tx.runs.pauses()}
         found = standing.get((target.scope.value, target.stored_name))
         was_paused = found is not None and found.until > tx.now
     tx.runs.resume(target.scope.value, target.stored_name)
+    if target.scope is Scope.SCHEDULER:
+        tx.announce(news.DUE)
     spread = _spread(tx, target, policy, over_us) if over_us else 0
     if was_paused or opened or spread:
         body: dict[str, Value] = {"opened": opened, "over_s": over_us // SECOND, "spread": spread}
@@ -339,7 +342,11 @@ def _opened(gate: Gate, steady: int, *, reopen: bool) -> Gate:
 def _wake(tx: Tx, target: Target) -> int:
     accounts = [gate.account for gate in tx.gates.all()]
     until = _held_until(tx)
-    return tx.deliveries.unpause(target.scope.value, target.stored_name, accounts, until, WAKE_MAX)
+    woken = tx.deliveries.unpause(target.scope.value, target.stored_name, accounts, until, WAKE_MAX)
+    if woken:
+        for topic in (news.DUE, *map(news.queued, accounts)):
+            tx.announce(topic)
+    return woken
 
 
 def _held_until(tx: Tx) -> int:
@@ -357,6 +364,7 @@ def _held(tx: Tx, target: Target) -> int | None:
 def _change_limits(tx: Tx, account: str, limits: GateLimits, reason: str, actor: str) -> GateLimits:
     gate = _gate(tx, account)
     tx.gates.save(replace(gate, limits=limits, usage=_usage_for(gate, limits)))
+    tx.announce(news.gate(account))
     body: dict[str, Value] = {"before": str(gate.limits), "after": str(limits)}
     tx.runs.audit(actor, "limits", account, reason, body)
     return gate.limits

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Final
 
 from sendonce import telemetry
-from sendonce.core import catch_up, pacing
+from sendonce.core import catch_up, news, pacing
 from sendonce.core.consent import Preference, refusal
 from sendonce.core.delivery import Channel
 from sendonce.core.due import Defer, Expire, Publish, decide_time, known_zone, window_of
@@ -220,6 +220,8 @@ class Scheduler:
         tx.deliveries.defer(put_off)
         tags.save()
         overdue.save()
+        for account in sorted({move.course.account for move in moves if move.event is Event.PUBLISHED}):
+            tx.announce(news.queued(account))
         if self._policy.hints:
             tx.hint(
                 [

@@ -1,7 +1,8 @@
 """The worker: claims, sends, settles, for the accounts of a channel, in one process.
 
 One loop per account claims what may start now and hands each claim to a task of its own; outcomes
-flow into one batcher that settles them in groups. Beside them run the heartbeat, on which everything
+flow into one batcher that settles them in groups. A loop looks for work by itself; news of some (`core.news`)
+only lets it look earlier. Beside them run the heartbeat, on which everything
 that this process claimed hangs, the reaper and the reconciler, which any number of processes may run
 at once.
 
@@ -22,7 +23,7 @@ from functools import partial
 from typing import Final, TypeVar, assert_never
 
 from sendonce import telemetry
-from sendonce.core import pacing
+from sendonce.core import news, pacing
 from sendonce.core.delivery import Channel
 from sendonce.core.errors import StoreUnavailable
 from sendonce.core.outcome import (
@@ -53,6 +54,7 @@ from sendonce.ports.queue import Hint, Queue
 from sendonce.ports.store import Store, Tx
 from sendonce.runtime.batcher import Batcher
 from sendonce.runtime.poller import OnError, Poller, Step
+from sendonce.runtime.waker import Waker
 from sendonce.telemetry import fault, tell
 
 T = TypeVar("T")
@@ -142,9 +144,17 @@ class Worker:
             self._poller("reaper", self._reap),
             self._poller("reconciler", self._reconcile),
         ]
+        self._hears: dict[str, Callable[[], None]] = {}
+        for loop in self._accounts:
+            self._hears[news.queued(loop.name)] = loop.more
+            self._hears[news.gate(loop.name)] = loop.look
         if self._queues:
-            self._beside.append(self._poller("relay", self._relay))
+            relaying = self._poller("relay", self._relay)
+            self._beside.append(relaying)
             self._beside.append(self._poller("sweep", self._sweep))
+            for loop in self._accounts:
+                if loop.account.channel in self._queues:
+                    self._hears[news.queued(loop.name)] = relaying.wake
 
     @property
     def idle_s(self) -> float:
@@ -158,9 +168,11 @@ class Worker:
         """Work until `stop`; then finish what is open, within the stop bound."""
         await self._first_beat()
         self._running = [asyncio.create_task(poller.run()) for poller in self._claiming]
+        listening = self._store.listen(Waker(self._hears).hear)
         try:
             await asyncio.gather(*self._running, *(poller.run() for poller in self._beside))
         finally:
+            listening.close()
             await self._sign_off()
 
     def stop(self) -> None:
@@ -375,12 +387,26 @@ class _AccountLoop:
         self.poller: Poller | None = None
         self.waits_for_lane = False
         self.closed_at = 0
+        self._waits_for_work = False
+        self._more = False
         self._worker = worker
         self._commits_us: deque[int] = deque(maxlen=100)
         self._told = ""
 
+    def more(self) -> None:
+        """There is news of work. Of use to a loop that found none; another one looks by itself, in time."""
+        self._more = True
+        if self._waits_for_work:
+            self.look()
+
+    def look(self) -> None:
+        """Look now, whatever it waits for."""
+        if self.poller is not None:
+            self.poller.wake()
+
     async def step(self) -> float:
         worker = self._worker
+        self._waits_for_work = self._more = False
         if worker.draining:
             return self._worker.idle_s
         queue = worker.queue_of(self.account.channel)
@@ -394,8 +420,9 @@ class _AccountLoop:
         if queue is not None and hints is not None:
             await self._give_back(queue, hints, claimed)
         self.waits_for_lane = claimed.why in ("lanes", "probing")
+        self._waits_for_work = claimed.why == "empty"
         self._tell(claimed)
-        return self._wait_s(claimed)
+        return 0.0 if self._waits_for_work and self._more else self._wait_s(claimed)
 
     async def _give_back(self, queue: Queue, hints: Sequence[Hint], claimed: Claimed) -> None:
         taken = {made.hint for made in claimed.claims}

@@ -583,8 +583,24 @@ class Tx(Protocol):
         """Take relayed hints out of the outbox."""
         ...
 
+    def announce(self, topic: str) -> None:
+        """Tell whoever listens, once this unit has committed and only then, that there may be work.
+
+        One topic is told once for a unit, and once for the units that share a commit. `core.news` has the
+        topics. Where nobody hears it, nothing is lost but time: everyone looks for work besides.
+        """
+        ...
+
     def rows(self, view: str, **parameters: int | str) -> list[Row]:
         """A named read-only statement, for views and reports; rows as mappings."""
+        ...
+
+
+class Listening(Protocol):
+    """Somebody listens."""
+
+    def close(self) -> None:
+        """Hear nothing any more from here on, also not what is on its way. Idempotent."""
         ...
 
 
@@ -613,6 +629,19 @@ class Store(Protocol):
 
     def read(self, query: Callable[[Tx], T]) -> T:
         """Run a read-only query on a connection of its own, in the calling thread."""
+        ...
+
+    def listen(self, hear: Callable[[str], None]) -> Listening:
+        """Have `hear(topic)` called for what units announce, until one of the two is closed. Returns at once;
+        raises nothing.
+
+        `hear` is called in a thread of the store's, or in that of whoever wrote, so it hands the topic on and
+        returns: it asks the store for nothing. What it raises is told, and harms nobody.
+
+        On PostgreSQL it hears all processes of the store; from when on is not said, nor what was missed while
+        a connection was lost, and behind a pooler it hears nothing. On SQLite it hears the units of this very
+        store object: a file tells no other process anything.
+        """
         ...
 
     def steady(self) -> int:

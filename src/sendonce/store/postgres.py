@@ -41,10 +41,12 @@ from sendonce.core.errors import CommitUnknown, ConfigError, StoreUnavailable
 from sendonce.ports.clock import Clock
 from sendonce.ports.store import Tx
 from sendonce.store import deliveries, reminders
+from sendonce.store.listeners import Listener
 from sendonce.store.origin import anchor, new_secret, secret_of
 from sendonce.store.postgres_batches import Batch, Gives, batch_of
 from sendonce.store.postgres_errors import AGAIN, FORGOTTEN, ours, translated
 from sendonce.store.postgres_lineage import COLUMNS, Lineage
+from sendonce.store.postgres_news import News, announce, channel_of
 from sendonce.store.postgres_schema import prepare_schema
 from sendonce.store.server_clock import ServerClock
 from sendonce.store.session import Parameters, Tuple
@@ -66,6 +68,8 @@ ASK_S: Final = 15.0
 """How long to ask about a commit whose answer was lost: a restart of the server takes less."""
 AWAY_S: Final = 0.05
 """A server that was just not reached is not tried for each unit that waits: a try may take `CONNECT_S`."""
+MUTE_S: Final = 5.0
+"""News is not told for so long after it could not be: each try may hold up the next commit a little."""
 READERS_MAX: Final = 4
 DAY_US: Final = 86_400_000_000
 FORGET_DAYS: Final = 30
@@ -141,19 +145,28 @@ class Target:
         self.where = f"PostgreSQL database {unquote(str(known.get('dbname') or 'of the user'))} at {host}"
 
     def connect(self, *, prepare: bool) -> Connection:
-        connection = psycopg.connect(
+        connection = self._connect(prepare=prepare)
+        connection.prepared_max = 500
+        _name_apart(connection)
+        # A pooler may pass on what others listen to; without this it would be kept for ever.
+        connection.add_notify_handler(lambda news: None)
+        # One type for each kind of value, so that a statement is prepared once.
+        connection.adapters.register_dumper(int, Int8Dumper)
+        connection.adapters.register_dumper(str, StrDumper)
+        return connection
+
+    def listen(self) -> Connection:
+        """A connection that keeps what it is told until somebody asks."""
+        return self._connect(prepare=False)
+
+    def _connect(self, *, prepare: bool) -> Connection:
+        return psycopg.connect(
             self.dsn,
             autocommit=True,  # transactions are begun and ended by name, in one round trip with other things
             cursor_factory=RawCursor,
             prepare_threshold=5 if prepare else None,
             **{**_CONNECTION, **conninfo_to_dict(self.dsn)},
         )
-        connection.prepared_max = 500
-        _name_apart(connection)
-        # One type for each kind of value, so that a statement is prepared once.
-        connection.adapters.register_dumper(int, Int8Dumper)
-        connection.adapters.register_dumper(str, StrDumper)
-        return connection
 
     def table(self, name: str) -> str:
         """A table's full name, for a statement that runs before the search path is set."""
@@ -228,6 +241,7 @@ class PostgresStore:
         self._writing_beside = _Writing(target, self._clock, clock.boot)
         self._beside: Writer | None = None
         self._beside_lock = threading.Lock()
+        self._news = News(target.listen, channel_of(target.schema))
         self.secret = self.write(secret_of).result()
         if isinstance(self._clock, GivenClock):
             self._clock.offset = self.write(lambda tx: anchor(tx, clock)).result()
@@ -245,6 +259,9 @@ class PostgresStore:
             return self._writing.read(query)  # inside a unit of this thread: it sees the unit's writes
         return self._readers.read(query)
 
+    def listen(self, hear: Callable[[str], None]) -> Listener:
+        return self._news.listen(hear)
+
     def steady(self) -> int:
         return self._clock.steady()
 
@@ -253,6 +270,7 @@ class PostgresStore:
         return self._writing.closed
 
     def close(self) -> None:
+        self._news.close()
         with self._beside_lock:
             if self._beside is not None:
                 self._beside.close()
@@ -414,6 +432,9 @@ class _Writing:
             None  # who at the server runs the open transaction, and since when
         )
         self._away_until = 0.0
+        self._announced: dict[str, None] = {}
+        self._channel = channel_of(target.schema)
+        self._mute_until = 0.0
         self._units = 0
         self.in_unit = False
         settings = target.settings(
@@ -446,6 +467,7 @@ class _Writing:
     # Transactions
 
     def begin(self) -> None:
+        self._announced = {}
         connected = not self._connection.closed
         if not connected and time.monotonic() < self._away_until:
             raise StoreUnavailable(f"{self._target.where} could not be reached a moment ago")
@@ -468,9 +490,11 @@ class _Writing:
         try:
             if not first:
                 self._simple(_NEXT_UNIT)
-            answer = unit(self._tx())
+            tx = self._tx()
+            answer = unit(tx)
             if self._session.fault is not None:
                 raise self._session.fault  # the unit went on after it, but the transaction does not
+            self._announced |= tx.announced
             return answer
         except BaseException as error:
             self._undo(error, first=first)
@@ -501,6 +525,14 @@ class _Writing:
             self._raise_fate(error)
             raise ours(error, self._target.where) from error
         self._committed(number)
+
+    def announce(self) -> None:
+        if not self._announced or time.monotonic() < self._mute_until:
+            return
+        try:
+            announce(self._connection, self._channel, self._announced)
+        except psycopg.Error:
+            self._mute_until = time.monotonic() + MUTE_S
 
     def rollback(self) -> None:
         if not self._connection.closed and self._status() is not TransactionStatus.IDLE:

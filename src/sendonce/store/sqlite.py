@@ -28,6 +28,7 @@ from sendonce.core.errors import ConfigError, StoreError, StoreMismatch, StoreUn
 from sendonce.ports.clock import Clock
 from sendonce.ports.store import Tx
 from sendonce.store import deliveries, reminders
+from sendonce.store.listeners import Listener, Listeners
 from sendonce.store.migrate import migrate, version_of
 from sendonce.store.origin import anchor, secret_of
 from sendonce.store.session import Parameters, Tuple
@@ -114,6 +115,7 @@ class SqliteStore:
         self._all_readers: list[apsw.Connection] = []
         self._readers_lock = threading.Lock()
         self._offset = 0
+        self._listeners = Listeners()
         self._inline: _Connection | None = None
         self._writer: Writer
         if inline:
@@ -136,11 +138,15 @@ class SqliteStore:
             self._readers.connection = connection
         return connection.read(query)
 
+    def listen(self, hear: Callable[[str], None]) -> Listener:
+        return self._listeners.add(hear)
+
     def steady(self) -> int:
         return self._clock.boot() + self._offset
 
     def close(self) -> None:
         self._writer.close()
+        self._listeners.close()
         with self._readers_lock:
             for reader in self._all_readers:
                 reader.close()
@@ -163,7 +169,7 @@ class SqliteStore:
             ):
                 raw.execute(f"PRAGMA {pragma}").fetchall()
             migrate(raw, _TOKENS)
-            return _Connection(raw, self._path, self._clock, lambda: self._offset)
+            return _Connection(raw, self._path, self._clock, lambda: self._offset, self._listeners)
 
     def _connect_reader(self) -> _Connection:
         with translated(self._path):
@@ -172,14 +178,23 @@ class SqliteStore:
             raw.execute("PRAGMA query_only = ON").fetchall()
         with self._readers_lock:
             self._all_readers.append(raw)
-        return _Connection(raw, self._path, self._clock, lambda: self._offset)
+        return _Connection(raw, self._path, self._clock, lambda: self._offset, self._listeners)
 
 
 class _Connection:
     """A connection as a `Session`, and as the writer's `Transactions`."""
 
-    def __init__(self, raw: apsw.Connection, path: str, clock: Clock, offset: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        raw: apsw.Connection,
+        path: str,
+        clock: Clock,
+        offset: Callable[[], int],
+        listeners: Listeners,
+    ) -> None:
         self._raw = raw
+        self._listeners = listeners
+        self._announced: dict[str, None] = {}
         self._path = path
         self._clock = clock
         self._offset = offset
@@ -242,14 +257,16 @@ class _Connection:
     # Transactions
 
     def begin(self) -> None:
+        self._announced = {}
         with translated(self._path):
             self._execute("BEGIN IMMEDIATE")
 
     def run_unit(self, unit: Callable[[Tx], T]) -> T:
         with translated(self._path):
             self._execute("SAVEPOINT unit")
+            tx = self._tx()
             try:
-                answer = unit(self._tx())
+                answer = unit(tx)
             except BaseException as error:
                 if not self._raw.in_transaction:
                     lost = _ours(error, self._path) if isinstance(error, apsw.Error) else error
@@ -258,11 +275,15 @@ class _Connection:
                 self._execute("RELEASE unit")
                 raise
             self._execute("RELEASE unit")
+            self._announced |= tx.announced
             return answer
 
     def commit(self) -> None:
         with translated(self._path):
             self._execute("COMMIT")
+
+    def announce(self) -> None:
+        self._listeners.hear(self._announced)
 
     def rollback(self) -> None:
         if self._raw.in_transaction:

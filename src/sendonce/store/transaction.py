@@ -26,6 +26,8 @@ class SqlTx:
         self._session = session
         self.now = now
         self.steady = steady
+        self.announced: dict[str, None] = {}
+        """What to tell once this unit has committed, in order."""
         self._standing = standing
 
     @property
@@ -95,6 +97,9 @@ class SqlTx:
 
     def hinted(self, hints: Sequence[tuple[int, int]]) -> None:
         self._session.many("outbox_take", ({"delivery_id": id_, "epoch": epoch} for id_, epoch in hints))
+
+    def announce(self, topic: str) -> None:
+        self.announced[topic] = None
 
     def rows(self, view: str, **parameters: int | str) -> list[Row]:
         return self._session.mappings(view, parameters)

@@ -73,6 +73,10 @@ class Transactions(Protocol):
         """Returns when the group is durable, and raises when it is not: never by guess."""
         ...
 
+    def announce(self) -> None:
+        """Tell what the units of the group that was just committed announced. Never raises."""
+        ...
+
     def rollback(self) -> None: ...
 
 
@@ -202,6 +206,7 @@ def _run_group(jobs: list[_Job], transactions: Transactions, more: Callable[[], 
     answers: list[tuple[_Job, Any]] = []
     failures: list[tuple[_Job, BaseException]] = []
     put_off: list[_Job] = []
+    committed = False
     waiting = iter(jobs[1:])
     try:
         transactions.begin()
@@ -237,11 +242,14 @@ def _run_group(jobs: list[_Job], transactions: Transactions, more: Callable[[], 
         _answer([job for job in jobs if id(job) not in failed], error)
         put_off = []
     else:
+        committed = True
         for job, answer in answers:
             with suppress(InvalidStateError):
                 job.future.set_result(answer)
     for job, failure in failures:
         _answer([job], failure)
+    if committed:
+        transactions.announce()  # after the answers, which wait for nobody's ears
     return put_off
 
 

@@ -15,6 +15,7 @@ run in the order of the times, every state is always present, and somebody else'
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -197,6 +198,96 @@ class StoreSuite:
         store.close()
         store.close()
         assert done.result() is None
+
+    # News.
+
+    def test_news_is_told_after_the_commit_once_for_each_topic_of_a_unit(self, store: Store) -> None:
+        ear = Ear(store)
+        ear.tune_in(store)
+        inside: list[bool] = []
+
+        def unit(tx: Tx) -> None:
+            for _ in range(3):
+                tx.announce("queued:a")
+                tx.announce("due")
+            tx.set_meta("told", "yes")
+            inside.append(ear.silent)
+
+        store.write(unit).result()
+        assert sorted(ear.until(2)) == ["due", "queued:a"]
+        assert all(inside)
+        ear.tune_in(store)
+        assert ear.silent
+
+    def test_news_of_a_unit_that_wrote_nothing_is_told_too(self, store: Store) -> None:
+        ear = Ear(store)
+        ear.tune_in(store)
+        store.write(lambda tx: tx.announce("due")).result()
+        assert ear.until(1) == ["due"]
+
+    def test_a_unit_that_raises_announces_nothing_and_its_neighbours_do(self, store: Store) -> None:
+        ear = Ear(store)
+        ear.tune_in(store)
+
+        def unit(number: int) -> Callable[[Tx], None]:
+            def run(tx: Tx) -> None:
+                tx.announce(f"unit {number}")
+                tx.set_meta("last", str(number))
+                if number % 3 == 0:
+                    raise ValueError(number)
+
+            return run
+
+        for number, future in enumerate(in_threads(store, [unit(number) for number in range(30)])):
+            assert (future.exception() is None) is (number % 3 != 0)
+        expected = sorted(f"unit {number}" for number in range(30) if number % 3)
+        assert sorted(ear.until(len(expected))) == expected
+        ear.tune_in(store)
+        assert ear.silent
+
+    def test_what_a_query_announces_is_told_to_nobody(self, store: Store) -> None:
+        ear = Ear(store)
+        ear.tune_in(store)
+        store.read(lambda tx: tx.announce("nothing"))
+        ear.tune_in(store)
+        assert ear.silent
+
+    def test_all_who_listen_hear_it_until_they_close(self, store: Store) -> None:
+        one, other = Ear(store), Ear(store)
+        one.tune_in(store)
+        other.tune_in(store)
+        one.forget()
+        other.close()
+        other.close()
+        other.forget()
+        store.write(lambda tx: tx.announce("due")).result()
+        assert one.until(1) == ["due"]
+        assert other.silent
+
+    def test_who_raises_at_hearing_it_harms_nobody(self, store: Store) -> None:
+        raised = threading.Event()
+
+        def hear(topic: str) -> None:
+            raised.set()
+            raise ValueError(topic)
+
+        listening = store.listen(hear)
+        ear = Ear(store)
+        ear.tune_in(store)
+        assert raised.is_set()
+        assert store.write(lambda tx: tx.meta("well")).result() is None
+        ear.tune_in(store)
+        listening.close()
+
+    def test_a_closed_store_has_no_news(self, store: Store) -> None:
+        early = Ear(store)
+        early.tune_in(store)
+        store.close()
+        late = Ear(store)
+        assert early.silent
+        assert late.silent
+        early.close()
+        late.close()
 
     # Deliveries: inserting and finding.
 
@@ -1222,6 +1313,62 @@ def in_threads(store: Store, units: Sequence[Callable[[Tx], T]]) -> list[Future[
     for thread in threads:
         thread.join()
     return [futures[number] for number in range(len(units))]
+
+
+class Ear:
+    """Somebody who listens, and remembers. For a store that may begin to hear later than it says."""
+
+    def __init__(self, store: Store) -> None:
+        self._heard: list[str] = []
+        self._change = threading.Condition()
+        self.tries = 0
+        self._listening = store.listen(self._hear)
+
+    def tune_in(self, store: Store) -> None:
+        """Have `store` announce something of no meaning until it is heard: all from before is heard then."""
+        until = time.monotonic() + HEARD_WITHIN_S
+        topic = f"{_TUNE}{id(self)}.{self.tries}"
+        while True:
+            self.tries += 1
+            store.write(lambda tx: tx.announce(topic)).exception()
+            with self._change:
+                if self._change.wait_for(lambda: topic in self._heard, 0.1):
+                    return
+            assert time.monotonic() < until, "nothing is heard"
+
+    def until(self, count: int) -> list[str]:
+        """The next so many topics, which are then forgotten."""
+        with self._change:
+            assert self._change.wait_for(lambda: len(self._news) >= count, HEARD_WITHIN_S), self._news
+            news = self._news
+            self._heard.clear()
+            return news
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was heard since the last look."""
+        with self._change:
+            return not self._news
+
+    def forget(self) -> None:
+        with self._change:
+            self._heard.clear()
+
+    def close(self) -> None:
+        self._listening.close()
+
+    @property
+    def _news(self) -> list[str]:
+        return [topic for topic in self._heard if not topic.startswith(_TUNE)]
+
+    def _hear(self, topic: str) -> None:
+        with self._change:
+            self._heard.append(topic)
+            self._change.notify_all()
+
+
+HEARD_WITHIN_S: Final = 30.0
+_TUNE: Final = "tune:"
 
 
 def entries(tx: Tx, delivery_id: int) -> list[Row]:

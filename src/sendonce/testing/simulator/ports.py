@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from sendonce.core.errors import SendonceError, StoreUnavailable
 from sendonce.ports.queue import Hint
-from sendonce.ports.store import Tx
+from sendonce.ports.store import Listening, Tx
 from sendonce.store.sqlite import SqliteStore
 from sendonce.testing.simulator.checks import Checker
 from sendonce.testing.simulator.faults import Dice, Fault
@@ -29,6 +29,8 @@ SECOND: Final = 1_000_000
 BOOTED_US: Final = 1_000 * SECOND
 IDLE_WEIGHT: Final = 0.05
 """How much rarer a fault is at a call that changes nothing: most calls of a poller do not."""
+NEWS_LOST: Final = 0.5
+"""The share of news that nobody hears: the rest must be found by looking."""
 
 
 class SimulatedClock:
@@ -101,6 +103,16 @@ class StorePort:
     def read(self, query: Callable[[Tx], T]) -> T:
         self._process.check()
         return self._process.side.ask(self._read(query)) if self._process.side.here else self._read_now(query)
+
+    def listen(self, hear: Callable[[str], None]) -> Listening:
+        """The news of all processes, as on PostgreSQL."""
+        dice, process = self._ground.dice, self._process
+
+        def told(topic: str) -> None:
+            if dice.chance(f"{process.name} news") >= NEWS_LOST:
+                process.call(hear, topic)
+
+        return self._ground.store.listen(told)
 
     def steady(self) -> int:
         return self._ground.store.steady()

@@ -46,6 +46,11 @@ class Process:
         """A task of this process, from wherever it is called."""
         return self._loop.create_task(coroutine, context=self._context)
 
+    def call(self, function: Callable[[T], object], argument: T) -> None:
+        """Call as this process, in the midst of what another one does; not when it is dead."""
+        if self.alive:
+            self._context.copy().run(function, argument)
+
     def check(self) -> None:
         """Raise `CancelledError` where the process is dead: its ports are inert."""
         if not self.alive:
