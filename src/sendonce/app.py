@@ -33,6 +33,7 @@ from sendonce.pipeline.leader import Leader
 from sendonce.pipeline.pruner import LOOK_S as PRUNE_LOOK_S
 from sendonce.pipeline.pruner import PAGE as PRUNE_PAGE
 from sendonce.pipeline.pruner import prune
+from sendonce.pipeline.pulse import Pulse
 from sendonce.pipeline.restore import hold_everything
 from sendonce.pipeline.scheduler import TIMER, Scheduler
 from sendonce.pipeline.worker import Worker, WorkerSettings
@@ -85,6 +86,7 @@ class App:
         )
         for account in settings.accounts.values():
             _check_key(account, self.policy.accounts[account.name].promise)
+        self.pulse: Final = Pulse(self.policy, pass_every_s=settings.pass_every_s, boot=self.clock.boot)
 
     @cached_property
     def store(self) -> Store:
@@ -201,14 +203,17 @@ class App:
         """
         tasks: list[asyncio.Task[None]] = []
         stops: list[Callable[[], None]] = []
+        pulse = self.pulse
+        pulse.works, pulse.schedules, pulse.stopping = work, schedule, stopping.is_set
+        # It may have to put every reminder right for other zone rules: the loop answers meanwhile.
+        scheduler = await asyncio.to_thread(self.scheduler) if schedule else None
         if work:
             worker = self.worker(role=role, channels=channels, stop_s=stop_s)
+            pulse.heart, pulse.open_calls = worker.heart, worker.open_calls
             tasks.append(asyncio.create_task(worker.run(), name="worker"))
             stops.append(worker.stop)
         leader: Leader | None = None
-        if schedule:
-            scheduler = self.scheduler()
-
+        if scheduler is not None:
             lead = leader = Leader(self.store, "scheduler", self.process, lease_s=self.policy.lease_s)
 
             async def one_pass() -> float:
@@ -218,7 +223,7 @@ class App:
                 more = report is not None and not report.complete
                 return 0.0 if more else self.settings.pass_every_s
 
-            timer = Poller("scheduler", one_pass, on_error=on_error)
+            timer = Poller("scheduler", pulse.looking(one_pass, leads=lambda: lead.led), on_error=on_error)
 
             def due() -> None:
                 if lead.led or not stand_by:
@@ -240,7 +245,7 @@ class App:
         heart: Heartbeat | None = None
         if not work:  # a worker beats for itself
             name = Name(self.process, role, socket.gethostname(), os.getpid())
-            heart = Heartbeat(self.store, name, lease_s=self.policy.lease_s)
+            pulse.heart = heart = Heartbeat(self.store, name, lease_s=self.policy.lease_s)
             beats = Poller("heartbeat", heart.beat, on_error=on_error)
             tasks.append(asyncio.create_task(beats.run(), name="heartbeat"))
             stops.append(beats.stop)
@@ -265,6 +270,7 @@ class App:
             stops.append(poller.stop)
         stopper = asyncio.create_task(stopping.wait(), name="stopping")
         await asyncio.wait({stopper, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        pulse.stopping = lambda: True  # also where a part ended by itself
         for stop in stops:
             stop()
         stopper.cancel()

@@ -53,6 +53,7 @@ class Folder:
             "SENDONCE_CONFIG",
             "SENDONCE_STORE_URL",
             "SENDONCE_LOG_LEVEL",
+            "SENDONCE_HEALTH",
             "NO_COLOR",
             "FORCE_COLOR",
         ):

@@ -3,6 +3,8 @@
 The first Ctrl-C or SIGTERM asks for a graceful stop: nothing new is claimed, what has not started is given
 back, open calls may finish, everything is settled, and the process has ended when `--stop-after` is over. A
 second one ends it at once; what was open is then found by the next worker, when the lease is over.
+
+With `--health`, probes are answered from before the work begins until after it has ended.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Final
@@ -31,7 +33,9 @@ from sendonce.cli.shell import Shell, command
 from sendonce.core.delivery import Channel
 from sendonce.core.duration import parse_duration, say_duration
 from sendonce.core.errors import InvalidInput, StoreError
+from sendonce.core.health import Vitals, lacks_of, phase_of
 from sendonce.ports.store import Tx
+from sendonce.runtime.health import Address, HealthServer, Report, parse_address
 from sendonce.telemetry import fault, tell
 
 if TYPE_CHECKING:
@@ -50,6 +54,17 @@ Channels = Annotated[
     list[Channel] | None, typer.Option("--channel", help="Only this channel; may be given again.")
 ]
 
+HEALTH: Final = "--health"
+Health = Annotated[
+    str,
+    typer.Option(
+        HEALTH,
+        metavar="[HOST:]PORT",
+        envvar="SENDONCE_HEALTH",
+        help="Answer probes over HTTP here; a port alone is on 127.0.0.1.",
+    ),
+]
+
 
 def add_to(app: typer.Typer) -> None:
     panel = {"rich_help_panel": "Work"}
@@ -60,19 +75,22 @@ def add_to(app: typer.Typer) -> None:
     command(app, **panel)(drain)
 
 
-def up(shell: Shell, stop_after: StopAfter = "20s") -> Exit:
+def up(shell: Shell, stop_after: StopAfter = "20s", health: Health = "") -> Exit:
     """Schedule and send, everything in one process, until Ctrl-C."""
-    return _serve(shell, _Work("up", tuple(Channel), work=True, schedule=True), stop_after)
+    return _serve(shell, _Work("up", tuple(Channel), work=True, schedule=True), stop_after, health)
 
 
-def worker(shell: Shell, channel: Channels = None, stop_after: StopAfter = "20s") -> Exit:
+def worker(
+    shell: Shell, channel: Channels = None, stop_after: StopAfter = "20s", health: Health = ""
+) -> Exit:
     """Send what is queued, until Ctrl-C. Any number may run, for all channels or for one."""
-    return _serve(shell, _Work("worker", tuple(channel or Channel), work=True, schedule=False), stop_after)
+    work = _Work("worker", tuple(channel or Channel), work=True, schedule=False)
+    return _serve(shell, work, stop_after, health)
 
 
-def scheduler(shell: Shell, stop_after: StopAfter = "20s") -> Exit:
+def scheduler(shell: Shell, stop_after: StopAfter = "20s", health: Health = "") -> Exit:
     """Publish what falls due, until Ctrl-C. More than one may run; nothing is published twice."""
-    return _serve(shell, _Work("scheduler", (), work=False, schedule=True), stop_after)
+    return _serve(shell, _Work("scheduler", (), work=False, schedule=True), stop_after, health)
 
 
 def drain(
@@ -165,18 +183,71 @@ class _Work:
     max_s: float | None = None
 
 
-def _serve(shell: Shell, work: _Work, stop_after: str) -> Exit:
+def _serve(shell: Shell, work: _Work, stop_after: str, health: str = "") -> Exit:
     stop_s = parse_duration(stop_after, field="--stop-after")
     if not 1.0 <= stop_s <= 3600.0:
         raise InvalidInput(f"--stop-after {stop_after} must be between 1s and 1h", field="--stop-after")
+    probed_at = parse_address(health, field=HEALTH) if health else None
     # Opened here, so that what is wrong with it is one line and no log.
     watch = Watch(shell.store, shell.policy)
     _collect_rarely()
     with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
-        return runner.run(_run(shell, work, watch, stop_s))
+        return runner.run(_run(shell, work, watch, stop_s, probed_at))
 
 
-async def _run(shell: Shell, work: _Work, watch: Watch, stop_s: float) -> Exit:
+async def _run(shell: Shell, work: _Work, watch: Watch, stop_s: float, probed_at: Address | None) -> Exit:
+    if probed_at is None:
+        return await _work(shell, work, watch, stop_s)
+    async with _probed(shell, work, probed_at):
+        return await _work(shell, work, watch, stop_s)
+
+
+@asynccontextmanager
+async def _probed(shell: Shell, work: _Work, address: Address) -> AsyncIterator[None]:
+    """Answer probes meanwhile. Raises `ConfigError` where that address cannot be had."""
+    build = version("sendonce")
+    server = HealthServer(lambda: _report(shell, work, build), on_error=tell_of)
+    await server.start(address, field=HEALTH)
+    shell.screen.note(f"health: http://{address}/health", style="")
+    try:
+        yield
+    finally:
+        await server.close()
+
+
+def _report(shell: Shell, work: _Work, build: str) -> Report:
+    vitals = shell.app.pulse.vitals()
+    lacks = lacks_of(vitals)
+    return Report(
+        lacks,
+        {
+            "role": work.role,
+            "process": shell.app.process,
+            "version": build,
+            "state": phase_of(vitals),
+            "ready": not lacks,
+            "lacks": lacks,
+            **_signs(vitals),
+        },
+    )
+
+
+def _signs(vitals: Vitals) -> dict[str, float | int | bool | None]:
+    scheduling = vitals.scheduling
+    return {
+        "beat_age_s": _rounded(vitals.beat_age_s),
+        "lease_left_s": _rounded(vitals.lease_left_s),
+        "open_calls": vitals.open_calls,
+        "leads": None if scheduling is None else scheduling.leads,
+        "look_age_s": None if scheduling is None else _rounded(scheduling.look_age_s),
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+async def _work(shell: Shell, work: _Work, watch: Watch, stop_s: float) -> Exit:
     settings, screen = shell.settings, shell.screen
     stopping = asyncio.Event()
     stop = _Stop(shell, stopping, stop_s)

@@ -30,6 +30,7 @@ class Heartbeat:
 
     lease_until     (steady) 0 until the first beat is durable
     unbroken_since  (steady) when the lease began that has been renewed in time ever since
+    failed          the last beat could not be written
     """
 
     def __init__(self, store: Store, name: Name, *, lease_s: float) -> None:
@@ -39,16 +40,31 @@ class Heartbeat:
         self._started_at = 0
         self.lease_until = 0
         self.unbroken_since = 0
+        self.failed = False
+
+    @property
+    def age_s(self) -> float | None:
+        """How long ago the last durable beat began; None: there was none."""
+        if not self.lease_until:
+            return None
+        return self._lease_s - (self.lease_until - self._store.steady()) / pacing.SECOND
 
     async def beat(self) -> float:
         """Renew the lease; how long until the next beat. Raises `StoreUnavailable`, and then the lease
         that we had runs on."""
-        until = self._store.steady() + int(self._lease_s * pacing.SECOND)
-        self._started_at, renewed_at = await self._write(until, stopped=False)
+        asked_at = self._store.steady()
+        until = asked_at + int(self._lease_s * pacing.SECOND)
+        try:
+            self._started_at, renewed_at = await self._write(until, stopped=False)
+        except Exception:
+            self.failed = True
+            raise
+        self.failed = False
         if renewed_at >= self.lease_until:
             self.unbroken_since = renewed_at
         self.lease_until = until
-        return self._lease_s / 3
+        # From when it was asked: a store that hung must not cost another third after it has come back.
+        return max(0.0, self._lease_s / 3 - (self._store.steady() - asked_at) / pacing.SECOND)
 
     async def sign_off(self) -> None:
         """Say that this process has ended and holds nothing any more."""

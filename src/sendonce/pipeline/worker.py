@@ -138,9 +138,9 @@ class Worker:
         self._running: list[asyncio.Task[None]] = []
         channels = ",".join(sorted({loop.account.channel.value for loop in self._accounts}))
         name = Name(settings.process, settings.role, settings.host, settings.pid, channels)
-        self._heart = Heartbeat(store, name, lease_s=policy.lease_s)
+        self.heart: Final = Heartbeat(store, name, lease_s=policy.lease_s)
         self._beside = [
-            self._poller("heartbeat", self._heart.beat),
+            self._poller("heartbeat", self.heart.beat),
             self._poller("reaper", self._reap),
             self._poller("reconciler", self._reconcile),
         ]
@@ -164,6 +164,10 @@ class Worker:
     def draining(self) -> bool:
         return self._stopping
 
+    def open_calls(self) -> int:
+        """Claims in hand: calls that are open, or about to start."""
+        return len(self._sending)
+
     async def run(self) -> None:
         """Work until `stop`; then finish what is open, within the stop bound."""
         await self._first_beat()
@@ -185,7 +189,7 @@ class Worker:
         """Nothing may be claimed in the name of a process that the store does not know yet."""
         while not self._stopping:
             try:
-                await self._heart.beat()
+                await self.heart.beat()
                 return
             except StoreUnavailable as error:
                 self._on_error("heartbeat", error)
@@ -220,7 +224,7 @@ class Worker:
 
     async def _sign_off(self) -> None:
         await self._settled.drain()
-        await self._heart.sign_off()
+        await self.heart.sign_off()
         tell(telemetry.PROCESS_STOPPED, role=self._settings.role, why="asked")
 
     # Sending
@@ -231,10 +235,10 @@ class Worker:
             return
         conditions = Conditions(
             steady=self._store.steady,
-            lease_until=lambda: self._heart.lease_until,
+            lease_until=lambda: self.heart.lease_until,
             stopping=lambda: self._stopping,
             closed_at=lambda: loop.closed_at,
-            since=lambda: self._heart.unbroken_since,
+            since=lambda: self.heart.unbroken_since,
         )
         for made in claims:
             self._held.add(_name(made))
@@ -354,7 +358,7 @@ class Worker:
     # For the account loops
 
     async def claim(self, account: AccountPolicy, lead_us: int, hints: Sequence[Hint] | None) -> Claimed:
-        lease_until = self._heart.lease_until
+        lease_until = self.heart.lease_until
         return await _done(
             self._store.write(
                 lambda tx: claim(
