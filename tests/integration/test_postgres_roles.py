@@ -14,8 +14,10 @@ from sendonce.core.consent import Kind
 from sendonce.core.delivery import Channel
 from sendonce.core.errors import StoreUnavailable
 from sendonce.core.lifecycle import State
+from sendonce.runtime.clock import SystemClock
 from sendonce.store.postgres import open_store
 from sendonce.testing.clock import VirtualClock
+from sendonce.testing.conformance.store import Ear
 from sendonce.testing.postgres_server import PostgresServer
 from tests.integration import world
 from tests.integration.places import OneStorePlace
@@ -58,6 +60,15 @@ def test_it_is_enough_for_a_full_life(url: str) -> None:
     cancelled = it.schedule("c", due_in_s=60.0)
     it.withdraw(cancelled)
     assert it.state(cancelled) is State.CANCELLED
+
+
+def test_it_is_enough_to_tell_and_to_hear(url: str) -> None:
+    store = open_store(url, SystemClock())
+    ear = Ear(store)
+    ear.tune_in(store)
+    store.write(lambda tx: tx.announce("due")).result()
+    assert ear.until(1) == ["due"]
+    store.close()
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from sendonce.pipeline.scheduler import Scheduler
 from sendonce.pipeline.templates import add_sources
 from sendonce.ports.store import Delivery, Tx
 from sendonce.render import TemplateSource
+from sendonce.store import writer
 from sendonce.testing.conformance.store import Ear
 
 NEVER_S = 600.0
@@ -250,6 +252,25 @@ def test_other_limits_are_looked_at_at_once(place: Place, looks: Looks) -> None:
             await looks.until(lambda: len(looks.claims) > before)
 
     asyncio.run(run())
+
+
+def test_what_units_of_one_commit_announce_is_all_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "HOLD_S", WITHIN_S)  # whoever waits together commits together
+    store, ear, go = place.desk.store, Ear(place.worker.store), threading.Event()
+    ear.tune_in(store)
+    first = store.write(lambda tx: go.wait(WITHIN_S))
+
+    def announcing(topics: Sequence[str], tx: Tx) -> None:
+        for topic in topics:
+            tx.announce(topic)
+
+    units = [store.write(partial(announcing, topics)) for topics in (["a", "b"], ["b", "c"], ["a"], [])]
+    go.set()
+    for future in (first, *units):
+        future.result(WITHIN_S)
+    assert sorted(ear.until(3)) == ["a", "b", "c"]
+    ear.tune_in(store)
+    assert ear.silent
 
 
 def test_a_burst_of_announcements_is_no_burst_of_claims(place: Place, looks: Looks) -> None:

@@ -37,7 +37,7 @@ class Log:
     lines: list[str] = field(default_factory=list)
     fail: dict[str, BaseException] = field(default_factory=dict)
     threads: set[int] = field(default_factory=set)
-    announced: int = 0
+    at_announcing: Callable[[], None] = lambda: None
 
     def begin(self) -> None:
         self._step("begin")
@@ -50,7 +50,7 @@ class Log:
         self._step("commit")
 
     def announce(self) -> None:
-        self.announced += 1
+        self.at_announcing()
 
     def rollback(self) -> None:
         self._step("rollback")
@@ -108,6 +108,32 @@ def test_units_that_wait_share_one_commit(held: Held) -> None:
     assert held.log.lines == ["begin", *["unit"] * 6, "commit"]
     assert len(held.log.threads) == 1
     assert threading.get_ident() not in held.log.threads
+
+
+def test_news_follows_each_commit_and_nobody_waits_for_it(held: Held) -> None:
+    answered: list[bool] = []
+    first = held.hold()
+    together: list[Future[Any]] = [
+        held.writer.submit(lambda tx: "x"),
+        held.writer.submit(raising(ValueError("its own"))),
+    ]
+    held.log.at_announcing = lambda: answered.append(all(future.done() for future in (first, *together)))
+    held.go.set()
+    held.writer.close()
+    assert answered == [True]
+    assert held.log.lines == ["begin", "unit", "unit", "unit", "commit"]
+
+
+@pytest.mark.parametrize("step", ["begin", "unit", "commit"])
+def test_without_a_commit_there_is_no_news(step: str) -> None:
+    log = Log(fail={step: TransactionLost()})
+    announced: list[str] = []
+    log.at_announcing = lambda: announced.append("told")
+    writer = InlineWriter(log)
+    assert writer.submit(lambda tx: None).exception() is not None
+    assert announced == []
+    assert writer.submit(lambda tx: None).exception() is None
+    assert announced == ["told"]
 
 
 def test_a_group_is_bounded(held: Held) -> None:
