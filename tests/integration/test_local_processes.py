@@ -11,10 +11,9 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,63 +21,16 @@ from pathlib import Path
 import pytest
 
 from sendonce.app import App
-from sendonce.client import Client
 from sendonce.config import load
 from sendonce.core.lifecycle import State
 from sendonce.pipeline.record import Line, lines_of
-from sendonce.pipeline.templates import add_sources
-from sendonce.render import TemplateSource
 from sendonce.testing.sandbox import ChannelRules, SandboxSettings, Trigger, sandbox_in_process
+from tests.integration.service import WITHIN_S, configure, schedule, states, wait_for
 
 DELIVERIES = 180
 RATE = 40
 LANES = 10
 LEASE_S = 2.0
-WITHIN_S = 60.0
-"""Far more than it needs, also on a busy machine."""
-
-CONFIG = """
-[store]
-url = "{url}"
-
-[tenant.default]
-zone = "Europe/London"
-
-[channel.sms]
-account = "text"
-expiry = "2h"
-alert_after = "2m"
-uncertain = "hold"
-
-[account.text]
-provider = "http"
-channel = "sms"
-from = "+447700900001"
-url = "http://127.0.0.1:{port}/v1/messages"
-allow_plain_http = true
-body_json = '{{"to": "{{{{ to }}}}", "from": "{{{{ sender }}}}", "text": "{{{{ text }}}}"}}'
-key_header = "Idempotency-Key"
-key_window = "24h"
-receipt_path = "id"
-code_path = "error.code"
-throttle_scope = "rate"
-limits = ["{rate}/s"]
-lanes = {lanes}
-jitter = "60ms"
-timeout = "2s"
-
-[account.text.retry]
-base = "500ms"
-
-[intake]
-category = "shipment"
-
-[category.shipment]
-no_consent = "allow"
-
-[scheduler]
-interval = "200ms"
-"""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -93,27 +45,25 @@ def test_three_workers_two_schedulers_one_killed_one_stopped(url: str, tmp_path:
     rules = ChannelRules(latency_s=(0.15, 0.25), lost_after=Trigger(every=23), error_before=Trigger(every=31))
     with ExitStack() as opened:
         sandbox = opened.enter_context(sandbox_in_process(SandboxSettings(sms=rules)))
-        config = tmp_path / "sendonce.toml"
-        port = sandbox.http_port
-        config.write_text(CONFIG.format(url=url, port=port, rate=RATE, lanes=LANES))
+        config = configure(tmp_path / "sendonce.toml", url, sandbox.http_port, rate=RATE, lanes=LANES)
         app = opened.enter_context(App(load(config, environ={})))
-        _schedule(app)
+        schedule(app, DELIVERIES)
 
         for _ in range(2):
             opened.enter_context(_process(config, "scheduler"))
         killed, stopped, steady = (opened.enter_context(_process(config, "worker")) for _ in range(3))
 
-        _wait(lambda: sandbox.report()["channels"]["sms"]["effects"] >= 30)
-        _wait(lambda: _open_calls(app, killed) >= 2)
+        wait_for(lambda: sandbox.report()["channels"]["sms"]["effects"] >= 30)
+        wait_for(lambda: _open_calls(app, killed) >= 2)
         killed.kill()
-        _wait(lambda: _open_calls(app, stopped) >= 2)
+        wait_for(lambda: _open_calls(app, stopped) >= 2)
         os.kill(_pid(stopped), signal.SIGSTOP)
-        _wait(lambda: _lease_is_over(app, stopped))
+        wait_for(lambda: _lease_is_over(app, stopped))
         time.sleep(1.5)  # whatever it holds is given to the others; unless it froze with the file's lock
         # or with rows of PostgreSQL locked, which that ends after a while
         os.kill(_pid(stopped), signal.SIGCONT)
 
-        _wait(lambda: _states(app) == {State.ACCEPTED: DELIVERIES})
+        wait_for(lambda: states(app) == {State.ACCEPTED: DELIVERIES})
         for process in (steady, stopped):
             process.terminate()
             process.join(WITHIN_S)
@@ -137,23 +87,6 @@ def test_three_workers_two_schedulers_one_killed_one_stopped(url: str, tmp_path:
             str(_pid(process)) for process in (killed, stopped, steady)
         }, "all three took part"
         assert app.store.read(lambda tx: tx.calls.count("text")) == 0
-
-
-def _schedule(app: App) -> None:
-    sources = {"sms": TemplateSource("sms", "", "Your parcel is on its way. [ref:{{ delivery_key }}]", "")}
-    add_sources(app.store, "shipment", sources, actor="test")
-    client = Client.of(app)
-    results = client.schedule(
-        {
-            "reminder": f"shipment-{number}",
-            "customer": f"customer-{number}",
-            "due": datetime.now(UTC),
-            "template": "shipment",
-            "phone": f"+1202555{1000 + number}",
-        }
-        for number in range(DELIVERIES)
-    )
-    assert all(result.ok for result in results), results[0]
 
 
 @contextmanager
@@ -196,13 +129,6 @@ def _pid(process: BaseProcess) -> int:
     return process.pid
 
 
-def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, "it takes too long"
-        time.sleep(0.01)
-
-
 def _open_calls(app: App, process: BaseProcess) -> int:
     """The calls that a process has open, by the store."""
     calls = app.store.read(lambda tx: tx.calls.overdue(2**62, 1_000))
@@ -212,11 +138,6 @@ def _open_calls(app: App, process: BaseProcess) -> int:
 def _lease_is_over(app: App, process: BaseProcess) -> bool:
     dead = app.store.read(lambda tx: tx.processes.dead(tx.steady))
     return any(gone.pid == _pid(process) for gone in dead)
-
-
-def _states(app: App) -> Counter[State]:
-    rows = app.store.read(lambda tx: tx.deliveries.by_ids(range(1, DELIVERIES + 1)))
-    return Counter(row.standing.state for row in rows)
 
 
 def _ledgers(app: App) -> list[list[Line]]:
