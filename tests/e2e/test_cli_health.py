@@ -122,9 +122,7 @@ def test_without_its_store_a_process_lives_and_is_not_ready_until_it_is_back(
         wait_for(probe.ready)
         server.stop(immediate=True)
         try:
-            wait_for(lambda: probe.ask("/ready")[0] == 503)
-            assert "store_away" in probe.health["lacks"]
-            wait_for(lambda: probe.health["lacks"] == ["store_away", "lease_over"])
+            wait_for(lambda: probe.ask("/ready") == (503, "not ready: store_away, lease_over\n"), seconds=60)
             assert probe.health["state"] in {"working", "standing_by"}
             assert probe.ask("/live") == (200, "alive\n")
         finally:
