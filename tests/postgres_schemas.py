@@ -29,7 +29,7 @@ BEGIN
     END LOOP;
 END $$
 """
-_BORN_WITH: Final = ("schema_version", "secret", "epoch", "boot_id", "steady_offset")
+_BORN_WITH: Final = ("schema_version", "secret", "epoch", "boot_id", "steady_offset", "lineage")
 
 
 class Schemas:

@@ -424,11 +424,10 @@ def test_a_backup_is_restored_without_sending_anything_twice(
     assert "store: held" in folder.run("check", code=1).out
     assert folder.json("pass", code=1)["held"] is True
     assert folder.json("db", "info")["epoch"] == 2
-    given = ("--reason", "compared with the provider")
+    given = ["--reason", "compared with the provider"]
     folder.run("db", "released", code=2)  # no reason given
-    given = (*given, "--until", (datetime.now(UTC) - timedelta(minutes=5)).isoformat())
-    assert ask(folder, "db released", *given, "--preview")["counts"] == []  # it was not due yet
-    given = given[:2]
+    earlier = ["--until", (datetime.now(UTC) - timedelta(minutes=5)).isoformat()]
+    assert ask(folder, "db released", *given, *earlier, "--preview")["counts"] == []  # it was not due yet
     seen = ask(folder, "db released", *given, "--preview")
     assert seen["counts"] == [{"state": "SCHEDULED", "class": "N", "fate": "text", "count": 1}]
     assert (seen["epoch"], folder.json("db", "info")["held"]) == (None, seen["words"])

@@ -234,7 +234,7 @@ def _event(tx: Tx, row: Delivery, word: Word, receipt: str) -> tuple[Event, Cour
 
 def _why_not(tx: Tx, row: Delivery, event: Event, policy: Policy) -> str:
     """What the life cycle's table does not know of: "" where nothing stands against it."""
-    if event is Event.PROVEN and row.course.attempts == 0:
+    if event is Event.PROVEN and row.course.attempts == 0 and not row.standing.maybe:
         return "it was never tried, so the receipt must belong to another delivery"
     if event is Event.PROVEN and row.standing.state is State.ACCEPTED:
         known = f" with the receipt {row.course.receipt}" if row.course.receipt else ""

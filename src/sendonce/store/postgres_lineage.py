@@ -22,6 +22,7 @@ Besides, each connection remembers what it has seen, for what no line of history
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -100,12 +101,15 @@ class Lineage:
         if started != self._started:
             self._system, self._database, self._table = ask(self._place)
             self._started = started
-        self.held = bool(meta.get(HOLD))
+        standing = meta.get(HOLD)
+        self.held = bool(standing)
         self.epoch = int(meta.get("epoch", 0))
         if not timeline:
             return True  # a standby: it takes no writes, and so no claims
         line = f"{self._system}/{timeline}/{self._database}/{self._table}"
-        if self._seen == line == meta.get(LINEAGE) and self.epoch >= self._known_epoch and not self.lost:
+        # While it is held, the release that will come stands for what the store remembers.
+        known = (json.loads(standing)["line"] if standing else "") or meta.get(LINEAGE)
+        if self._seen == line == known and self.epoch >= self._known_epoch and not self.lost:
             self._known_epoch = self.epoch
             return True
         self._line = line
@@ -114,11 +118,11 @@ class Lineage:
     def settle(self, tx: Tx) -> None:
         """Write what the line that was just found calls for, in a transaction of its own; to be committed."""
         recorded = "".join(str(row["value"]) for row in tx.rows("meta_lock", name=LINEAGE))
+        standing = hold_of(tx)
         epoch = int(tx.meta("epoch") or 0)
         if not recorded:
             tx.set_meta(LINEAGE, self._line)  # a new store
-        elif why := self._why(tx, recorded, epoch):
-            standing = hold_of(tx)
+        elif why := self._why(tx, standing.line or recorded if standing else recorded, epoch):
             first = standing is None or standing.line != self._line
             until = max(self.committed_at, tx.now) if first else self.committed_at
             hold(tx, why, line=self._line, until=until)

@@ -3,6 +3,10 @@
     with PostgresServer() as server:
         url = server.create_database("mine")
 
+    with server.copy(follows=True) as standby:
+        server.stop(immediate=True)
+        standby.promote()
+
 It lives in a folder under the machine's temporary one, listens on a Unix socket in it and nowhere else,
 and ends with the process that started it, however that ends. It never touches a server that runs already.
 
@@ -34,18 +38,22 @@ STOP_S: Final = 30.0
 BINARIES: Final = "SENDONCE_POSTGRES_BIN"
 _NOBODY: Final = "nobody"
 _FAST: Final = ("fsync=off", "full_page_writes=off", "autovacuum_naptime=5s")
+_STANDBY: Final = "standby.signal"
+_RECOVERY: Final = "recovery.signal"
 # Ends the server when its own input ends, which happens when whoever started it is gone.
 _WATCH: Final = '"$@" <&- & server=$!; read -r _; kill -INT "$server" 2>/dev/null; wait "$server"'
 
 
 class PostgresServer:
     """See the module text. `durable`: flush to disk as a real one does; without it, a power cut may lose all.
-    `memory_mb`: its `shared_buffers`.
+    `memory_mb`: its `shared_buffers`. `source`: see `copy`.
 
     Raises `StoreUnavailable` when there are no programs, or the server does not start.
     """
 
-    def __init__(self, *, durable: bool = False, memory_mb: int = 64) -> None:
+    def __init__(
+        self, *, durable: bool = False, memory_mb: int = 64, source: tuple[PostgresServer, str] | None = None
+    ) -> None:
         self._durable = durable
         self._memory_mb = memory_mb
         self._account = pwd.getpwnam(_NOBODY) if os.getuid() == 0 else None
@@ -56,7 +64,10 @@ class PostgresServer:
         self._watcher: subprocess.Popen[bytes] | None = None
         try:
             self._binaries = self._find_binaries()
-            self._initialise()
+            if source is None:
+                self._initialise()
+            else:
+                self._copy(*source)
         except BaseException:
             self.close()
             raise
@@ -123,6 +134,24 @@ class PostgresServer:
         self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return self.url(name)
 
+    def copy(self, *, follows: bool = False, recovers: bool = False) -> PostgresServer:
+        """Another server, not started yet, with all that this one has now: a base backup.
+
+        Started as it is, it goes on as if it were this one. follows: it is this one's standby, and
+        asynchronous. recovers: it is recovered as from an archive, and goes on with a timeline of its own.
+        """
+        how = _STANDBY if follows else _RECOVERY if recovers else ""
+        return PostgresServer(durable=self._durable, memory_mb=self._memory_mb, source=(self, how))
+
+    def promote(self) -> None:
+        """Let a standby go on by itself, with what it has; returns when it takes writes."""
+        self.execute(f"SELECT pg_promote(true, {round(START_S)})")
+
+    def cut_off(self) -> None:
+        """Let a standby receive nothing more; what it has received stays."""
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
+
     def drop_database(self, name: str) -> None:
         """Remove it, with the connections to it."""
         self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
@@ -154,16 +183,40 @@ class PostgresServer:
         return None if self._account is None else self._account.pw_gid
 
     def _initialise(self) -> None:
-        made = subprocess.run(  # noqa: S603
-            [
-                str(self._binaries / "initdb"),
-                f"--pgdata={self._data}",
-                f"--username={USER}",
-                "--auth=trust",  # whoever may enter the folder may connect: it is its owner's alone
-                "--encoding=UTF8",
-                "--locale=C",
-                "--no-sync",
-            ],
+        self._run(
+            "initdb",
+            f"--pgdata={self._data}",
+            f"--username={USER}",
+            "--auth=trust",  # whoever may enter the folder may connect: it is its owner's alone
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+        )
+
+    def _copy(self, source: PostgresServer, how: str) -> None:
+        """A base backup; `how` is what makes it a standby, or one that is recovered."""
+        self._run(
+            "pg_basebackup",
+            f"--pgdata={self._data}",
+            f"--host={source.folder}",
+            f"--username={USER}",
+            "--checkpoint=fast",
+            "--wal-method=stream",
+            "--no-sync",
+        )
+        if not how:
+            return
+        settings = f"restore_command = 'false'\nprimary_conninfo = 'host={source.folder} user={USER}'\n"
+        for name, text in ((how, ""), ("postgresql.auto.conf", settings)):
+            with (self._data / name).open("a", encoding="utf-8") as file:
+                file.write(text)
+            if self._account is not None:
+                os.chown(self._data / name, self._account.pw_uid, self._account.pw_gid)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        """Run one of PostgreSQL's programs as the server's user. Raises `StoreUnavailable` where it fails."""
+        done = subprocess.run(  # noqa: S603 (programs that we chose)
+            [str(self._binaries / program), *arguments],
             capture_output=True,
             text=True,
             user=self._uid,
@@ -172,8 +225,8 @@ class PostgresServer:
             cwd=self.folder,
             check=False,
         )
-        if made.returncode:
-            raise StoreUnavailable(f"initdb of {self._binaries} failed: {made.stderr.strip()}")
+        if done.returncode:
+            raise StoreUnavailable(f"{program} of {self._binaries} failed: {done.stderr.strip()}")
 
     def _find_binaries(self) -> Path:
         named = os.environ.get(BINARIES)
@@ -237,7 +290,7 @@ class PostgresServer:
             lines = (self._data / "postmaster.pid").read_text("utf-8").splitlines()
         except OSError:
             return False
-        return len(lines) > 7 and lines[7].strip() == "ready"
+        return len(lines) > 7 and lines[7].strip() in ("ready", "standby")
 
     def _process(self) -> int | None:
         try:
