@@ -427,17 +427,16 @@ def test_an_adapter_that_hangs_past_its_deadline_gives_its_lane_back(
 def test_a_process_that_stood_still_past_its_deadlines_blames_no_adapter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped and continued, or on a machine that slept: what had begun is unknown, what had not is free."""
+    """Stopped and continued, or on a machine that slept: what has arrived meanwhile still counts."""
     monkeypatch.setattr(claimer, "DEADLINE_SLACK_S", 0.0)
-    monkeypatch.setattr(sender, "STOOD_STILL_US", 100_000)
     told: list[str] = []
     monkeypatch.setattr(sender, "tell", lambda event, **fields: told.append(event.name))
-    with bench(tmp_path, 8, account(rate=40, timeout_s=0.25)) as (it, keys):
-        provider = Scripted(it.policy.accounts["sms-K"].promise, takes_s=0.2)
+    with bench(tmp_path, 8, account("N", rate=40, timeout_s=0.25)) as (it, keys):
+        provider = Scripted(it.policy.accounts["email-N"].promise, takes_s=0.2)
         still = iter([True])
 
         async def stand_still_once() -> None:
-            if provider.door.open >= 2 and provider.asked > provider.calls and next(still, False):
+            if provider.door.open >= 2 and next(still, False):
                 time.sleep(0.6)  # noqa: ASYNC251 (all of the process stands still)
 
         asyncio.run(
@@ -449,11 +448,6 @@ def test_a_process_that_stood_still_past_its_deadlines_blames_no_adapter(
         )
         assert next(still, None) is None, "it never stood still"
         assert provider.door.effects == Counter(keys)
-        rows = it.rows()
-        lines = it.store.read(lambda tx: [line for row in rows for line in lines_of(tx, row.id)])
-        events = Counter((line.event, line.word("evidence")) for line in lines)
-        assert events["unknown", "send_deadline"] >= 2
-        assert sum(count for (event, _), count in events.items() if event == "released") >= 1
         assert "adapter_bug" not in told
 
 

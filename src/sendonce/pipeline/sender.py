@@ -15,15 +15,16 @@ from dataclasses import replace
 from typing import Final
 
 from sendonce import telemetry
-from sendonce.core.outcome import Accepted, NotStarted, Outcome, Unknown, as_receipt
+from sendonce.core.outcome import Accepted, Outcome, Unknown, as_receipt
 from sendonce.core.value import value
 from sendonce.pipeline.attempt import Attempted, Claim
 from sendonce.ports.provider import Provider, TooLate
 from sendonce.telemetry import fault, tell
 
 SECOND: Final = 1_000_000
-STOOD_STILL_US: Final = 1_000_000
-"""A timer that comes so late came to a process that did not run: a busy one is late by milliseconds."""
+MOMENT_S: Final = 0.25
+"""What a call has left when its deadline has come. A process that was stopped, or whose machine slept, wakes
+with all timers due at once: in this time the adapter ends the call itself, by what has come meanwhile."""
 NAP_MIN_S: Final = 0.001
 """Event loops count in milliseconds and may wake one early; the rest of one is not worth spinning for."""
 
@@ -62,19 +63,22 @@ async def send(claim: Claim, provider: Provider, conditions: Conditions) -> Atte
         started_at = now
 
     outcome: Outcome
+    loop = asyncio.get_running_loop()
+    limit = asyncio.timeout(None)
     # An adapter ends its calls itself, well before. One that does not would keep the lane for ever.
-    limit = asyncio.timeout((claim.send_deadline - conditions.steady()) / SECOND)
+    deadline = loop.call_later(
+        (claim.send_deadline - conditions.steady()) / SECOND,
+        lambda: limit.reschedule(loop.time() + MOMENT_S),
+    )
     try:
         async with limit:
             outcome = _readable(await provider.send(claim.message, start=start))
     except Exception as error:
-        if limit.expired() and conditions.steady() > claim.send_deadline + STOOD_STILL_US:
-            # Not the adapter: this whole process was stopped, its timers with it.
-            outcome = Unknown("send_deadline") if started_at else NotStarted("deadline")
-        else:
-            # The contract says that this cannot be. Where it is, the honest answer is that nobody knows.
-            tell(telemetry.ADAPTER_BUG, delivery=claim.key, account=claim.account, **fault(error))
-            outcome = Unknown("adapter_bug", type(error).__name__)
+        # The contract says that this cannot be. Where it is, the honest answer is that nobody knows.
+        tell(telemetry.ADAPTER_BUG, delivery=claim.key, account=claim.account, **fault(error))
+        outcome = Unknown("adapter_bug", type(error).__name__)
+    finally:
+        deadline.cancel()
     return Attempted(claim, outcome, started_at, conditions.steady())
 
 
