@@ -204,7 +204,7 @@ class App:
         tasks: list[asyncio.Task[None]] = []
         stops: list[Callable[[], None]] = []
         pulse = self.pulse
-        pulse.works, pulse.schedules, pulse.stopping = work, schedule, stopping.is_set
+        pulse.works, pulse.schedules = work, schedule
         # It may have to put every reminder right for other zone rules: the loop answers meanwhile.
         scheduler = await asyncio.to_thread(self.scheduler) if schedule else None
         if work:
@@ -270,7 +270,7 @@ class App:
             stops.append(poller.stop)
         stopper = asyncio.create_task(stopping.wait(), name="stopping")
         await asyncio.wait({stopper, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        pulse.stopping = lambda: True  # also where a part ended by itself
+        pulse.stopping = True
         for stop in stops:
             stop()
         stopper.cancel()

@@ -66,7 +66,7 @@ def test_a_worker_is_ready_until_it_is_asked_to_stop_and_answers_until_it_has(
     sandbox.change(sms={"hung": {"next": 1}})
     folder.run("schedule", "r-1", "--due", "now", *GIVEN, "--phone", "+12025550101")
     folder.run("pass")
-    arguments = ["worker", "--channel", "sms", "--health", str(probe.port), "--stop-after", "5s"]
+    arguments = ["worker", "--channel", "sms", "--health", str(probe.port), "--stop-after", "8s"]
     with ended(folder.process(*arguments)) as process:
         wait_for(probe.ready)
         wait_for(lambda: sandbox.report()["channels"]["sms"]["in_flight"] == 1)

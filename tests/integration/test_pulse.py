@@ -101,9 +101,8 @@ def test_only_a_look_that_ended_well_is_one() -> None:
 
 
 def test_a_stop_is_told_as_it_begins() -> None:
-    stopping = False
     pulse = pulse_of(World("K"))
-    pulse.stopping = lambda: stopping
-    assert not pulse.vitals().stopping
-    stopping = True
-    assert pulse.vitals().stopping
+    assert lacks_of(pulse.vitals()) == (Lack.STARTING,)
+    pulse.stopping = True
+    assert phase_of(pulse.vitals()) is Phase.DRAINING
+    assert lacks_of(pulse.vitals()) == (Lack.STOPPING, Lack.STARTING)

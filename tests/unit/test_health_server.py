@@ -232,6 +232,19 @@ def test_who_says_no_more_still_gets_an_answer(run: Any) -> None:
     run(scenario)
 
 
+def test_what_comes_behind_an_answer_resets_nothing(run: Any) -> None:
+    async def scenario(served: Served) -> None:
+        async with served.connected() as (reader, writer):
+            writer.write(b"POST /live HTTP/1.1\r\nContent-Length: 20\r\n\r\n")
+            assert Answer.of(await reader.read()).status == 405
+            for _ in range(20):
+                writer.write(b"x")
+                await writer.drain()  # raises where the connection was reset
+                await asyncio.sleep(0.001)
+
+    run(scenario)
+
+
 def test_a_report_that_cannot_be_made_is_told_and_is_no_end(run: Any) -> None:
     async def scenario(served: Served) -> None:
         served.report = ValueError("secret")

@@ -20,7 +20,7 @@ class Pulse:
     """Of one process; read on its loop. `boot` is the clock that looks are timed by.
 
     works, schedules  what it is there for
-    stopping          whether it was asked to stop, or does so by itself
+    stopping          it was asked to stop, or a part of it ended by itself
     heart             None until there is one
     open_calls        how many a worker has
     """
@@ -28,7 +28,7 @@ class Pulse:
     def __init__(self, policy: Policy, *, pass_every_s: float, boot: Callable[[], int]) -> None:
         self.works = False
         self.schedules = False
-        self.stopping: Callable[[], bool] = lambda: False
+        self.stopping = False
         self.heart: Heartbeat | None = None
         self.open_calls: Callable[[], int] = lambda: 0
         self._leads: Callable[[], bool] = lambda: False
@@ -53,7 +53,7 @@ class Pulse:
         heart = self.heart
         return Vitals(
             works=self.works,
-            stopping=self.stopping(),
+            stopping=self.stopping,
             beat_age_s=None if heart is None else heart.age_s,
             beat_failed=heart is not None and heart.failed,
             lease_s=self._lease_s,
