@@ -86,6 +86,10 @@ class Field(Protocol):
         """What the servers have used so far."""
         ...
 
+    def tidy(self) -> None:
+        """Have the servers do now what very many new rows make them do minutes later."""
+        ...
+
     def left(self) -> int:
         """How many deliveries are open, by the contender's own books."""
         ...

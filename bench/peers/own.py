@@ -16,7 +16,7 @@ from typing import Final
 from bench.door import no_cheap_door
 from bench.peers.contender import HOLD, Enqueued, Sizes, Work, Worker
 from bench.peers.program import ROUNDS
-from bench.peers.service import postgresql_version
+from bench.peers.service import TIDY, postgresql_version
 from bench.subject import Account, Subject, environment, publish, sendonce
 from sendonce.core.lifecycle import State
 
@@ -114,6 +114,10 @@ class OwnField:
 
     def server_cpu_s(self) -> float:
         return self._subject.server_cpu_s()
+
+    def tidy(self) -> None:
+        if self._subject.server is not None:
+            self._subject.server.execute(TIDY)
 
     def left(self) -> int:
         return self._subject.count_in(*_OPEN)

@@ -168,6 +168,10 @@ class PeerField:
         processes = [process for running in self._services.values() for process in running.processes]
         return sum(machine.tree_cpu_s(process) for process in processes)
 
+    def tidy(self) -> None:
+        for running in self._services.values():
+            running.tidy()
+
     def left(self) -> int:
         count = self._services[self._peer.server].count
         return sum(count(question) for question in self._peer.left)

@@ -39,8 +39,11 @@ KILL_SHARE: Final = 0.3
 LEASE_S: Final = 10
 KEPT_S: Final = 6 * 86_400
 """How far ahead the future lies. Dramatiq on Redis refuses seven days and more."""
-LEAD_S: Final = 6.0
-"""From handing in what falls due to its moment. What is left of it is idle, but for the last `EVE_S`."""
+LEAD_TIMES: Final = 1.5
+IDLE_S: Final = 4.0
+"""From handing in what falls due to its moment: so many times what that took before, and so long to be idle,
+but for the last `EVE_S`.
+"""
 EVE_S: Final = 0.5
 IDLE_SHARE: Final = 0.2
 """Of a core: a worker that uses less has nothing to do."""
@@ -349,6 +352,7 @@ def _future(contender: Contender, amount: Amount) -> Taken:
         kept = opened.enqueue(
             amount.future, first=1_000_000, due_at=time.time() + KEPT_S, seconds=amount.future_s
         )
+        opened.tidy()
         worker = opened.start(0)
         beside = _due_at_once(door, opened, worker, due, 2 * due, amount, taken)
     taken.figures |= {f"{name}_empty": value for name, value in empty.items()}
@@ -368,13 +372,15 @@ def _due_at_once(
     """
     _settle(opened, worker, amount.settle_s)
     door.reset()
+    begun = time.monotonic()
     opened.enqueue(due, first=first)
+    lead_s = LEAD_TIMES * (time.monotonic() - begun) + IDLE_S
     if not _await(door, due, [worker]):
         taken.remarks.append(f"{due - door.taken():,} of {due:,} that were due at once had not come")
     _settle(opened, worker, amount.settle_s)
     door.reset()
-    due_at = time.time() + LEAD_S
-    due_at_us = clock_us() + round(LEAD_S * 1_000_000)
+    due_at = time.time() + lead_s
+    due_at_us = clock_us() + round(lead_s * 1_000_000)
     opened.enqueue(due, first=first + due, due_at=due_at)
     figures = {}
     idle_s = due_at - EVE_S - time.time()
@@ -383,7 +389,7 @@ def _due_at_once(
         time.sleep(idle_s)
         figures["idle"] = (sum(_cpu([worker], opened)) - before) / idle_s * 100
     else:
-        taken.remarks.append(f"handing in {due:,} took {LEAD_S - EVE_S - idle_s:.1f} s")
+        taken.remarks.append(f"handing in {due:,} took {lead_s - EVE_S - idle_s:.1f} s, longer than before")
     before = sum(_cpu([worker], opened))
     done = _await(door, due, [worker], first_s=STILL_S)
     time.sleep(WRITE_S)

@@ -27,6 +27,7 @@ from sendonce.testing.postgres_server import PostgresServer
 
 START_S: Final = 60.0
 END_S: Final = 20.0
+TIDY: Final = "VACUUM (ANALYZE)"
 _DEBIAN_RABBITMQ: Final = Path("/usr/lib/rabbitmq/bin")  # what is on the path there changes the user first
 
 
@@ -38,6 +39,7 @@ class Service:
     environment  what programs must know of it
     processes    whose CPU it is
     settle       does what a server does by itself, but not within the first minute
+    tidy         does what very many new rows make it do minutes later
     count        the number that a question in its own language gives
     """
 
@@ -45,6 +47,7 @@ class Service:
     environment: Mapping[str, str]
     processes: tuple[int, ...]
     settle: Callable[[], None]
+    tidy: Callable[[], None]
     count: Callable[[str], int]
 
 
@@ -73,6 +76,7 @@ def _postgresql() -> Iterator[Service]:
             {"BENCH_DATABASE": server.url()},
             (server.pid,),
             partial(server.execute, "ANALYZE"),
+            partial(server.execute, TIDY),
             lambda statement: int(_ask(server, statement)),
         )
 
@@ -103,7 +107,8 @@ def _redis() -> Iterator[Service]:
                 version,
                 {"BENCH_REDIS": f"redis://127.0.0.1:{port}/0"},
                 (process.pid,),
-                lambda: None,
+                _nothing,
+                _nothing,
                 partial(_redis_number, port),
             )
 
@@ -152,7 +157,8 @@ def _rabbitmq_node() -> Iterator[Service]:
                     _rabbitmq_version(),
                     {"BENCH_RABBITMQ": f"amqp://guest:guest@127.0.0.1:{port}/"},
                     (node.pid,),
-                    lambda: None,
+                    _nothing,
+                    _nothing,
                     partial(_rabbitmq_messages, environment),
                 )
 
@@ -199,6 +205,10 @@ def _running(
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(END_S)
+
+
+def _nothing() -> None:
+    """It has no such work."""
 
 
 def _free_port() -> int:
