@@ -266,7 +266,8 @@ def test_what_units_of_one_commit_announce_is_all_told(place: Place, monkeypatch
 
     units = [store.write(partial(announcing, topics)) for topics in (["a", "b"], ["b", "c"], ["a"], [])]
     go.set()
-    for future in (first, *units):
+    first.result(WITHIN_S)
+    for future in units:
         future.result(WITHIN_S)
     assert sorted(ear.until(3)) == ["a", "b", "c"]
     ear.tune_in(store)

@@ -303,9 +303,10 @@ def _rules() -> list[Rule]:
     def in_doubt(
         event: Event, sources: frozenset[State], guards: tuple[Guard, ...] = (), *effects: Effect
     ) -> list[Rule]:
-        """It may be sent and must not be tried: ask the provider, or say so."""
+        """It may be sent and must not be tried: ask the provider, or say so. What is not published yet has no
+        account that could be asked."""
         return [
-            Rule(event, sources, (*guards, g.LOOKUP), states.RECONCILING, effects),
+            Rule(event, sources - scheduled, (*guards, g.LOOKUP), states.RECONCILING, effects),
             Rule(event, sources, guards, states.UNCERTAIN, effects),
         ]
 
