@@ -48,7 +48,9 @@ from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.ports.provider import Message, Start, TooLate
 from sendonce.ports.queue import Hint, Queue
 from sendonce.ports.store import Delivery, Listening, Store, Tx
+from sendonce.runtime import poller
 from sendonce.runtime.clock import SystemClock
+from sendonce.runtime.poller import OnError
 from sendonce.testing.transport import Faults, UnreliableQueue
 from tests.integration import world as small
 from tests.integration.world import SECOND, World, account_of, policy_of
@@ -224,10 +226,19 @@ class Bench:
         store: Store | None = None,
         stop_s: float = 5.0,
         queues: Mapping[Channel, Queue] | None = None,
+        on_error: OnError = worker.tell_of,
     ) -> Worker:
         named = dict(zip(self.policy.accounts, providers, strict=True))
         settings = WorkerSettings(f"w-{next(self._numbers)}", "worker", "host", 1, stop_s)
-        return Worker(store or self.store, self.policy, named, settings, queues=queues, chance=lambda: 0.2)
+        return Worker(
+            store or self.store,
+            self.policy,
+            named,
+            settings,
+            queues=queues,
+            chance=lambda: 0.2,
+            on_error=on_error,
+        )
 
     def rows(self) -> list[Delivery]:
         return self.store.read(lambda tx: tx.deliveries.by_ids(range(1, 1_000)))
@@ -531,6 +542,30 @@ def test_stor_03_an_outcome_is_kept_until_it_is_written(tmp_path: Path) -> None:
         assert provider.door.effects == Counter(keys)
         assert provider.calls == 20
         assert all(row.course.attempts == 1 for row in it.rows())
+
+
+def test_the_first_beat_after_an_outage_ends_the_waits_that_have_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stage waits longer after each failure: here, from the first on, for longer than the test."""
+    monkeypatch.setattr(poller, "ERROR_WAIT_S", 1_000.0)
+    monkeypatch.setattr(poller, "ERROR_WAIT_MAX_S", 10_000.0)
+    monkeypatch.setattr(worker, "BEAT_AGAIN_S", 0.05)
+    failed: list[str] = []
+    with bench(tmp_path, 4, account(rate=20), lease_s=LEASE_S) as (it, keys):
+        store = Flaky(it.another())
+        provider = Scripted(it.policy.accounts["sms-K"].promise)
+        working = it.worker(provider, store=store, on_error=lambda stage, error: failed.append(stage))
+
+        async def outage() -> None:
+            if provider.calls and not failed:
+                store.down = True
+            if store.down and {"claim sms-K", "reaper", "heartbeat"} <= set(failed):
+                store.down = False
+
+        asyncio.run(work(working, until=lambda: it.states()[State.ACCEPTED] == 4, meanwhile=outage))
+        assert "claim sms-K" in failed, "there was no outage"
+        assert provider.door.effects == Counter(keys)
 
 
 def test_a_process_that_cannot_renew_its_lease_starts_nothing_more(tmp_path: Path) -> None:

@@ -181,6 +181,23 @@ def test_errors_are_told_and_tried_again_ever_more_rarely(chance: float) -> None
     run(steps)
 
 
+def test_waits_after_errors_may_have_another_bound() -> None:
+    async def steps(loop: Loop) -> None:
+        at: list[float] = []
+
+        async def step() -> float:
+            at.append(loop.time())
+            if len(at) > 8:
+                poller.stop()
+            raise ValueError
+
+        poller = Poller("p", step, on_error=lambda name, error: None, chance=lambda: 1.0, again_max_s=2.0)
+        await poller.run()
+        assert [after - before for before, after in itertools.pairwise(at)][-4:] == pytest.approx([2.0] * 4)
+
+    run(steps)
+
+
 def test_one_good_step_forgives() -> None:
     async def steps(loop: Loop) -> None:
         gaps: list[float] = []

@@ -62,6 +62,8 @@ T = TypeVar("T")
 IDLE_S: Final = 0.25
 """How often an empty queue is looked at."""
 BUSY_S: Final = 0.02
+BEAT_AGAIN_S: Final = 2.0
+"""How often a store that is away is tried at the least: without a lease nothing can go on once it is back."""
 REAP_S: Final = 1.0
 RECONCILE_S: Final = 1.0
 SETTLE_MAX: Final = 64
@@ -139,8 +141,9 @@ class Worker:
         channels = ",".join(sorted({loop.account.channel.value for loop in self._accounts}))
         name = Name(settings.process, settings.role, settings.host, settings.pid, channels)
         self.heart: Final = Heartbeat(store, name, lease_s=policy.lease_s)
+        self._beating = self._poller("heartbeat", self._beat, again_max_s=BEAT_AGAIN_S)
         self._beside = [
-            self._poller("heartbeat", self.heart.beat),
+            self._beating,
             self._poller("reaper", self._reap),
             self._poller("reconciler", self._reconcile),
         ]
@@ -342,8 +345,18 @@ class Worker:
             tell(telemetry.ADAPTER_BUG, delivery=doubt.key, account=doubt.account, **fault(error))
             return NoAnswer("adapter_bug")
 
-    def _poller(self, name: str, step: Step) -> Poller:
-        return Poller(name, step, on_error=self._on_error, chance=self._chance)
+    async def _beat(self) -> float:
+        """The first beat after an outage says that it is over, to those whose waits have grown meanwhile."""
+        was_away = self.heart.failed
+        wait_s = await self.heart.beat()
+        if was_away:
+            for poller in (*self._claiming, *self._beside):
+                if poller is not self._beating:
+                    poller.wake()
+        return wait_s
+
+    def _poller(self, name: str, step: Step, *, again_max_s: float | None = None) -> Poller:
+        return Poller(name, step, on_error=self._on_error, chance=self._chance, again_max_s=again_max_s)
 
     async def _relay(self) -> float:
         """Hints of any process's publications; who relays them does not matter."""

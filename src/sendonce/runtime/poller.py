@@ -15,20 +15,29 @@ from typing import Final
 Step = Callable[[], Awaitable[float]]
 OnError = Callable[[str, Exception], None]
 
+ERROR_WAIT_S: Final = 0.25
 ERROR_WAIT_MAX_S: Final = 15.0
 
 
 class Poller:
     """Runs one step over and over until stopped. `on_error(name, error)` hears of each failure; `chance`
-    draws from [0, 1) for the spread of waits after it."""
+    draws from [0, 1) for the spread of waits after it, which grow to `again_max_s`
+    (None: `ERROR_WAIT_MAX_S`)."""
 
     def __init__(
-        self, name: str, step: Step, *, on_error: OnError, chance: Callable[[], float] = random.random
+        self,
+        name: str,
+        step: Step,
+        *,
+        on_error: OnError,
+        chance: Callable[[], float] = random.random,
+        again_max_s: float | None = None,
     ) -> None:
         self._name = name
         self._step = step
         self._on_error = on_error
         self._chance = chance
+        self._again_max_s = ERROR_WAIT_MAX_S if again_max_s is None else again_max_s
         self._woken = asyncio.Event()
         self._stopping = False
 
@@ -44,7 +53,7 @@ class Poller:
                 self._on_error(self._name, error)
                 failures += 1
                 spread = 0.5 + self._chance() / 2
-                wait_s = min(ERROR_WAIT_MAX_S, 0.25 * 2.0 ** min(failures, 10)) * spread
+                wait_s = min(self._again_max_s, ERROR_WAIT_S * 2.0 ** min(failures, 10)) * spread
             if wait_s > 0 and not self._stopping:
                 await self._sleep(wait_s)
             else:
