@@ -381,7 +381,8 @@ def test_calls_of_before_keep_their_lanes_for_as_long_as_they_may_last() -> None
     world = World("K")
     queued(world, "r")
     take_over(world)
-    let_go(world)
+    waits = let_go(world).waits
+    assert waits == {"sms-K": world.now + int((5.0 + 10.0 + 5.0) * SECOND)}
     assert world.claimed().why == "released"
     world.advance(MARGIN_US / SECOND + 10.0 + 5.0)
     assert len(world.claim()) == 1

@@ -6,15 +6,11 @@ of class K nothing is lost, nothing comes twice, and both limits hold at the pro
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from multiprocessing import get_context
+from contextlib import ExitStack
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -25,12 +21,12 @@ from sendonce.config import load
 from sendonce.core.lifecycle import State
 from sendonce.pipeline.record import Line, lines_of
 from sendonce.testing.sandbox import ChannelRules, SandboxSettings, Trigger, sandbox_in_process
+from tests.integration.processes import pid_of, process
 from tests.integration.service import WITHIN_S, configure, schedule, states, wait_for
 
 DELIVERIES = 180
 RATE = 40
 LANES = 10
-LEASE_S = 2.0
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -50,24 +46,24 @@ def test_three_workers_two_schedulers_one_killed_one_stopped(url: str, tmp_path:
         schedule(app, DELIVERIES)
 
         for _ in range(2):
-            opened.enter_context(_process(config, "scheduler"))
-        killed, stopped, steady = (opened.enter_context(_process(config, "worker")) for _ in range(3))
+            opened.enter_context(process(config, "scheduler"))
+        killed, stopped, steady = (opened.enter_context(process(config, "worker")) for _ in range(3))
 
         wait_for(lambda: sandbox.report()["channels"]["sms"]["effects"] >= 30)
         wait_for(lambda: _open_calls(app, killed) >= 2)
         killed.kill()
         wait_for(lambda: _open_calls(app, stopped) >= 2)
-        os.kill(_pid(stopped), signal.SIGSTOP)
+        os.kill(pid_of(stopped), signal.SIGSTOP)
         wait_for(lambda: _lease_is_over(app, stopped))
         time.sleep(1.5)  # whatever it holds is given to the others; unless it froze with the file's lock
         # or with rows of PostgreSQL locked, which that ends after a while
-        os.kill(_pid(stopped), signal.SIGCONT)
+        os.kill(pid_of(stopped), signal.SIGCONT)
 
         wait_for(lambda: states(app) == {State.ACCEPTED: DELIVERIES})
-        for process in (steady, stopped):
-            process.terminate()
-            process.join(WITHIN_S)
-            assert process.exitcode == 0, "a stop is graceful, also of one that was frozen"
+        for each in (steady, stopped):
+            each.terminate()
+            each.join(WITHIN_S)
+            assert each.exitcode == 0, "a stop is graceful, also of one that was frozen"
 
         report = sandbox.report()["channels"]["sms"]
         assert (report["effects"], report["markers"], report["duplicates"]) == (DELIVERIES, DELIVERIES, 0)
@@ -82,62 +78,22 @@ def test_three_workers_two_schedulers_one_killed_one_stopped(url: str, tmp_path:
             for line in lines
             if line.word("evidence") == "lease_lost"
         )
-        assert lost[str(_pid(killed))] >= 1, "it died in the middle of something"
+        assert lost[str(pid_of(killed))] >= 1, "it died in the middle of something"
         assert {pid for line in _claims(ledgers) for pid in [line.actor.split("-")[-2]]} == {
-            str(_pid(process)) for process in (killed, stopped, steady)
+            str(pid_of(each)) for each in (killed, stopped, steady)
         }, "all three took part"
         assert app.store.read(lambda tx: tx.calls.count("text")) == 0
 
 
-@contextmanager
-def _process(config: Path, role: str) -> Iterator[BaseProcess]:
-    """A process of its own; from a server that has imported everything, since five would take a while."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["sendonce.app"])
-    process = context.Process(target=_run, args=(config, role))
-    process.start()
-    try:
-        yield process
-    finally:
-        if process.is_alive():
-            os.kill(_pid(process), signal.SIGCONT)
-            process.kill()
-        process.join()
-
-
-def _run(config: Path, role: str) -> None:
-    """What `sendonce worker` and `sendonce scheduler` do, with a lease as short as the test."""
-
-    async def until_terminated() -> None:
-        stopping = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-        await app.run(
-            work=role == "worker",
-            schedule=role == "scheduler",
-            stopping=stopping,
-            role=role,
-            on_error=lambda stage, error: None,
-        )
-
-    with App(load(config, environ={})) as app:
-        app.policy = replace(app.policy, lease_s=LEASE_S)
-        asyncio.run(until_terminated())
-
-
-def _pid(process: BaseProcess) -> int:
-    assert process.pid is not None
-    return process.pid
-
-
-def _open_calls(app: App, process: BaseProcess) -> int:
+def _open_calls(app: App, one: BaseProcess) -> int:
     """The calls that a process has open, by the store."""
     calls = app.store.read(lambda tx: tx.calls.overdue(2**62, 1_000))
-    return sum(f"-{_pid(process)}-" in lost.call.process for lost in calls)
+    return sum(f"-{pid_of(one)}-" in lost.call.process for lost in calls)
 
 
-def _lease_is_over(app: App, process: BaseProcess) -> bool:
+def _lease_is_over(app: App, one: BaseProcess) -> bool:
     dead = app.store.read(lambda tx: tx.processes.dead(tx.steady))
-    return any(gone.pid == _pid(process) for gone in dead)
+    return any(gone.pid == pid_of(one) for gone in dead)
 
 
 def _ledgers(app: App) -> list[list[Line]]:

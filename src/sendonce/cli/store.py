@@ -135,6 +135,7 @@ def _show(screen: Screen, done: Reconciled) -> None:
                 for (state, class_, fate), count in sorted(done.counts.items())
             ],
             "epoch": done.epoch or None,
+            "waits": [{"account": name, "until": until} for name, until in done.waits.items()],
         }
     )
     since = when(standing.lost_from) if standing.lost_from else "the beginning"
@@ -156,6 +157,12 @@ def _show(screen: Screen, done: Reconciled) -> None:
     screen.say(
         f"released, epoch {done.epoch}: {counted(done.total, 'delivery', 'deliveries')} doubted", style=GOOD
     )
+    for name, until in done.waits.items():
+        screen.say(
+            f"{name} sends again from {when(until)} on, since calls of before may be open until then; "
+            f"`sendonce accounts resume {name}` lets it go at once",
+            style=QUIET,
+        )
     if done.uncertain:
         screen.say("`sendonce uncertain` lists what a person must decide", style=CARE)
 

@@ -11,12 +11,13 @@ last unit, with the person and the reason. Stopped halfway, the store stays held
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from sendonce import telemetry
+from sendonce.core import news
 from sendonce.core.duration import say_duration
 from sendonce.core.errors import ConfigError, InvalidInput, Refused
 from sendonce.core.ledger import Value
@@ -65,6 +66,7 @@ class Reconciled:
 
     counts    (state before, class of its account, one of `FATES`) -> how many; class "-": not routed
     epoch     the store epoch after it; 0 in a preview
+    waits     account -> until when (calendar) it sends nothing yet, since calls of before may still be open
     """
 
     standing: Hold
@@ -72,6 +74,7 @@ class Reconciled:
     preview: bool
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     epoch: int = 0
+    waits: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -130,7 +133,8 @@ def released(
             done.counts.update(store.read(unit) if preview else store.write(unit).result())
             progress(done)
     if not preview:
-        done.epoch = store.write(partial(_let_go, policy, done, reason, actor, nothing_lost)).result()
+        let_go = partial(_let_go, policy, done, reason, actor, nothing_lost)
+        done.epoch, done.waits = store.write(let_go).result()
         tell(
             telemetry.STORE_RELEASED,
             why=begun.why,
@@ -222,7 +226,9 @@ def _class_of(row: Delivery, policy: Policy) -> str:
         return "-"
 
 
-def _let_go(policy: Policy, done: Reconciled, reason: str, actor: str, nothing_lost: bool, tx: Tx) -> int:
+def _let_go(
+    policy: Policy, done: Reconciled, reason: str, actor: str, nothing_lost: bool, tx: Tx
+) -> tuple[int, dict[str, int]]:
     """One unit, the last: the gates know of calls that may still be open, and the hold is gone."""
     standing = hold_of(tx)
     if standing is None:
@@ -233,13 +239,7 @@ def _let_go(policy: Policy, done: Reconciled, reason: str, actor: str, nothing_l
             "before: release it again",
             code="held_anew",
         )
-    for gate in () if nothing_lost else tx.gates.all():
-        account = policy.accounts.get(gate.account)
-        over = standing.steady_until(tx.now) + (0 if account is None else _longest_us(account.promise))
-        if over > max(tx.steady, gate.closed_until):
-            locked = tx.gates.lock(gate.account)
-            assert locked is not None, "a gate that was listed is there"
-            tx.gates.save(replace(locked, closed_until=over, closed_why=CLOSED_WHY))
+    waits = {} if nothing_lost else _close_gates(tx, standing, policy)
     body: dict[str, Value] = {
         "why": standing.why,
         "line": standing.line,
@@ -250,9 +250,27 @@ def _let_go(policy: Policy, done: Reconciled, reason: str, actor: str, nothing_l
         "uncertain": done.uncertain,
     }
     epoch = release(tx, standing)
+    for topic in (news.DUE, *map(news.gate, sorted(policy.accounts))):
+        tx.announce(topic)
     tx.runs.audit(actor, "release", "store", reason, {**body, "epoch": epoch})
-    return epoch
+    return epoch, waits
+
+
+def _close_gates(tx: Tx, standing: Hold, policy: Policy) -> dict[str, int]:
+    """Calls of the lost span hold lanes that the record does not know of: wait for their end, as the reaper
+    does for those of a process that is gone."""
+    waits: dict[str, int] = {}
+    for gate in sorted(tx.gates.all(), key=lambda gate: gate.account):
+        account = policy.accounts.get(gate.account)
+        over = standing.steady_until(tx.now) + (0 if account is None else _longest_us(account.promise))
+        if over > max(tx.steady, gate.closed_until):
+            locked = tx.gates.lock(gate.account)
+            assert locked is not None, "a gate that was listed is there"
+            tx.gates.save(replace(locked, closed_until=over, closed_why=CLOSED_WHY))
+            waits[gate.account] = tx.now + over - tx.steady
+    return waits
 
 
 def _longest_us(promise: Promise) -> int:
-    return int((promise.timeout_s + DEADLINE_SLACK_S) * SECOND)
+    held_s = promise.timeout_s if promise.held_s is None else promise.held_s
+    return int((held_s + DEADLINE_SLACK_S) * SECOND)

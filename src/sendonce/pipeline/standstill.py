@@ -119,6 +119,8 @@ def closed_words(why: str) -> str:
             return "the provider's quota is used up"
         case "breaker":
             return "the provider fails call after call and is left alone for a while"
+        case "released":
+            return "calls of before the release may still be open; resuming the account opens it at once"
         case "account":
             return f"the provider refuses our account ({reason_words(code)})"
         case _:

@@ -183,7 +183,7 @@ class PostgresServer:
         return None if self._account is None else self._account.pw_gid
 
     def _initialise(self) -> None:
-        self._run(
+        self.run(
             "initdb",
             f"--pgdata={self._data}",
             f"--username={USER}",
@@ -195,7 +195,7 @@ class PostgresServer:
 
     def _copy(self, source: PostgresServer, how: str) -> None:
         """A base backup; `how` is what makes it a standby, or one that is recovered."""
-        self._run(
+        self.run(
             "pg_basebackup",
             f"--pgdata={self._data}",
             f"--host={source.folder}",
@@ -213,7 +213,7 @@ class PostgresServer:
             if self._account is not None:
                 os.chown(self._data / name, self._account.pw_uid, self._account.pw_gid)
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def run(self, program: str, *arguments: str) -> None:
         """Run one of PostgreSQL's programs as the server's user. Raises `StoreUnavailable` where it fails."""
         done = subprocess.run(  # noqa: S603 (programs that we chose)
             [str(self._binaries / program), *arguments],
@@ -285,12 +285,13 @@ class PostgresServer:
             time.sleep(0.02)
 
     def _is_ready(self) -> bool:
-        """The server says so in its own file, line 8."""
+        """The server says so in its own file, line 8. A recovered one may be read before it is ready."""
         try:
             lines = (self._data / "postmaster.pid").read_text("utf-8").splitlines()
         except OSError:
             return False
-        return len(lines) > 7 and lines[7].strip() in ("ready", "standby")
+        said = lines[7].strip() if len(lines) > 7 else ""
+        return said == "ready" or (said == "standby" and (self._data / _STANDBY).exists())
 
     def _process(self) -> int | None:
         try:
