@@ -116,6 +116,9 @@ def hold(tx: Tx, why: str, *, line: str = "", until: int = 0, reason: str = "", 
     standing = hold_of(tx)
     if standing is None:
         lost_from, lost_steady = _last_known(tx)
+        if until and lost_from:
+            # By the calendar of before: that of this server may be behind it.
+            until = max(until, lost_from + tx.steady - lost_steady)
         standing = Hold(why, reason, actor, tx.now, tx.steady, line, lost_from, lost_steady, until)
         tx.runs.audit(actor, "hold", "store", reason or WORDS[why], {"why": why, "lost_from": lost_from})
     else:
@@ -181,7 +184,7 @@ def doubt(
 ) -> list[Delivery]:
     """Doubt rows that are `in_doubt`, as read in this unit; the rows after it.
 
-    `keys` False: no key is trusted, since the content may have been another one.
+    `keys` False: no key is trusted, since the content may have been another one; each counts as long dead.
     """
     moves = [judge(tx, row, standing, policy, actor=actor, keys=keys) for row in rows]
     after = tx.deliveries.advance(moves)
@@ -191,13 +194,14 @@ def doubt(
 
 def judge(tx: Tx, row: Delivery, standing: Hold, policy: Policy, *, actor: str, keys: bool = True) -> Move:
     """What becomes of one that is in doubt. Writes nothing."""
+    used_from = standing.steady_from if keys else 1
     course = replace(
         row.course,
-        first_try=min(row.course.first_try or standing.steady_from, standing.steady_from),
+        first_try=min(row.course.first_try or used_from, used_from),
         last_try=max(row.course.last_try, standing.steady_until(tx.now)),
     )
     world = facts_of(replace(row, course=course), policy, now=tx.now, steady=tx.steady)
-    moved = step(row.standing, Event.DOUBTED, replace(world, key_alive=world.key_alive and keys))
+    moved = step(row.standing, Event.DOUBTED, world)
     assert isinstance(moved, Moved), f"the table doubts whatever may have been tried: {moved}"
     details: dict[str, Value] = {
         "reason": standing.why,

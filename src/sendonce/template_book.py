@@ -1,8 +1,9 @@
 """The compiled templates of a process: each version is loaded and compiled once.
 
-Versions never change, so what is compiled stays true for good. Which version is the newest does
-change; a book remembers the answer until `refresh`, which whoever keeps a book for long calls at the
-start of each round (an import, a pass).
+Versions never change, so what is compiled stays true for good; until the store itself goes back to what it
+was before some of them were made, after which `forget` is called. Which version is the newest does change; a
+book remembers the answer until `refresh`, which whoever keeps a book for long calls at the start of each
+round (an import, a pass).
 
 What a template may read besides the reminder's own data is decided here, in `variables`, so that the
 test rendering at intake and the real one at publication see the same names.
@@ -73,6 +74,12 @@ class TemplateBook:
     def refresh(self) -> None:
         """Forget which versions are the newest."""
         self._newest.clear()
+
+    def forget(self) -> None:
+        """Forget everything: the store may have other templates under the numbers that are known here."""
+        with self._lock:
+            self._newest.clear()
+            self._kept.clear()
 
     def _open(self, tenant: str, name: str, version: int, load: Loader) -> CompiledTemplate:
         stored = load(tenant, name, version)

@@ -64,6 +64,15 @@ def uncertain(word: UncertainPolicy, *classes: str) -> Policy:
     return replace(policy, channels=channels)
 
 
+def on_file(folder: Path, *classes: str) -> World:
+    return World(*classes, path=str(folder / "store.db"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
 # While it is held
 
 
@@ -173,6 +182,20 @@ def test_who_is_in_doubt() -> None:
     assert not in_doubt(like(State.QUEUED, due_at=at + HOUR), unknown, at)
 
 
+def test_the_span_ends_by_the_calendar_of_before_where_that_was_ahead() -> None:
+    """The clock of the server that takes over is a minute behind: what was due by the one before was sent."""
+    world = World("N")
+    world.write(lambda tx: tx.set_meta("steady_seen", str(tx.steady)))  # as a heartbeat does
+    key = world.schedule("r", due_in_s=10.0)
+    world.clock.advance(11.0)
+    world.clock.step(-60.0)
+    standing = take_over(world, lost_s=0.0)
+    assert standing.lost_until == standing.lost_from + 11 * SECOND
+    world.advance(120.0)
+    assert let_go(world).counts == {("SCHEDULED", "N", "text"): 1}
+    assert world.row(key).standing.maybe
+
+
 # What becomes of it
 
 
@@ -242,9 +265,16 @@ def test_a_key_is_as_old_as_the_last_that_is_known() -> None:
 def test_without_trust_in_keys_they_help_nobody() -> None:
     world = World("K", "N")
     key = queued(world, "r", account="sms-K")
+    later = world.schedule("without a text", account="sms-K")
     take_over(world)
-    assert let_go(world, keys=False).counts == {("QUEUED", "K", "uncertain"): 1}
-    assert world.state(key) is State.UNCERTAIN
+    assert let_go(world, keys=False).counts == {
+        ("QUEUED", "K", "uncertain"): 1,
+        ("SCHEDULED", "K", "text"): 1,
+    }
+    world.advance(60.0)
+    world.pass_()
+    assert world.claim("sms-K") == []
+    assert [world.state(each) for each in (key, later)] == [State.UNCERTAIN] * 2
 
 
 def test_one_without_a_text_gets_it_first() -> None:
@@ -324,6 +354,30 @@ def test_past_its_expiry_it_is_not_called_expired() -> None:
 
 
 # The release
+
+
+def test_a_scheduler_that_runs_on_learns_the_templates_anew(folder: Path) -> None:
+    """The version that it knows is lost with its number, which another text has by now."""
+    world = on_file(folder, "K")
+    scheduler = Scheduler(world.store, world.policy, world.book, process="s")
+    before = world.schedule("before")
+    scheduler.run(trigger="test")
+    take_over(world)
+    world.tamper("DELETE FROM template")
+    world.template("t", Channel.SMS, "Another text, {{ reminder }}")
+    let_go(world)
+    after = world.schedule("after")
+    scheduler.run(trigger="test")
+    assert [text_of(world, key) for key in (before, after)] == [
+        "Dear Ann, this is before",
+        "Another text, after",
+    ]
+
+
+def text_of(world: World, key: str) -> str:
+    row = world.row(key)
+    contents = world.read(lambda tx: tx.contents.get([(row.id, row.standing.version)]))
+    return str(json.loads(contents[row.id].payload)["text"])
 
 
 def test_a_release_that_was_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,11 +508,6 @@ def test_a_store_that_nobody_ever_sent_from_trusts_no_key() -> None:
 # What calls of before return
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path
-
-
 class Behind:
     """A server that got as far as `world` is now, and takes over when it is asked for."""
 
@@ -474,10 +523,6 @@ class Behind:
         world.write(lambda tx: hold(tx, FAILOVER, until=tx.now))
         world.beat()
         return world
-
-
-def on_file(folder: Path, *classes: str) -> World:
-    return World(*classes, path=str(folder / "store.db"))
 
 
 @pytest.mark.sqlite_only

@@ -85,6 +85,7 @@ class Scheduler:
         self._policy = policy
         self._book = book
         self._process = process
+        self._epoch = 0
 
     def run(
         self,
@@ -111,7 +112,7 @@ class Scheduler:
             return PassReport(0, trigger, {}, begun.mark, begun.mark, begun.at, begun.at, complete=True)
         mark_before, started_at = begun.mark, begun.at
         id_ = self._store.write(lambda tx: tx.runs.begin_pass(trigger, self._process, mark_before)).result()
-        self._book.refresh()
+        self._refresh(begun.epoch)
         until = self._store.steady() + int(policy.pass_time_max_s * pacing.SECOND)
         counts: Counter[str] = Counter()
         complete, left = False, policy.pass_rows_max
@@ -133,12 +134,19 @@ class Scheduler:
         _tell_pass(report)
         return report
 
+    def _refresh(self, epoch: int) -> None:
+        """See which templates are the newest; all of them anew where the store was released since."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._book.forget()
+        self._book.refresh()
+
     def publish(self, delivery_id: int) -> None:
         """Decide one delivery that is due, as a pass would, and no other. Not while the scheduler is paused.
 
         Raises `StoreError`.
         """
-        self._book.refresh()
+        self._refresh(self._store.read(lambda tx: tx.epoch))
         self._store.write(partial(self._only, delivery_id)).result()
 
     def _next(self, mark_before: int, size: int, tx: Tx) -> Counter[str]:
@@ -451,13 +459,14 @@ class _Begun:
     mark: int
     at: int
     idle: bool
+    epoch: int
 
 
 def _begin(tx: Tx, *, quiet: bool) -> _Begun | None:
     if tx.held or ("scheduler", "") in active_pauses(tx):
         return None
     idle = quiet and not tx.deliveries.due(tx.now, 1)
-    return _Begun(int(tx.meta("mark") or 0), tx.now, idle)
+    return _Begun(int(tx.meta("mark") or 0), tx.now, idle, tx.epoch)
 
 
 def _finish(

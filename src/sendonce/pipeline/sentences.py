@@ -342,6 +342,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "paused:group": "its group is paused",
     "configuration": "our configuration lacks its category or its account",
     "absent": "the provider does not have it",
+    "doubted": "the record of what was sent then is lost",
     "key_died": "a repetition would no longer be recognised",
     "slot_missed": "its slot had passed",
     "gate_closed": "the provider had asked for a pause meanwhile",
