@@ -6,17 +6,17 @@ the simulator itself found, and this keeps them from coming back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from sendonce import moves
+from sendonce import moves, withdrawal
 from sendonce.core import lifecycle, pacing, promise
 from sendonce.core.lifecycle import Guard
-from sendonce.pipeline import claimer, reaper, reconciler, sender, settler, worker
+from sendonce.pipeline import claimer, reaper, reconciler, restore, sender, settler, worker
 from sendonce.pipeline.heartbeat import Heartbeat
+from sendonce.store.transaction import SqlTx
 from sendonce.testing.simulator import Fault, Profile, run_seed
-from sendonce.testing.simulator.coverage import legal
 
 
 def lanes_of_untold_claims(patch: pytest.MonkeyPatch) -> None:
@@ -64,6 +64,19 @@ def fenced_outcomes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settler, "_is_current", lambda *_: True)
 
 
+def held_stores(patch: pytest.MonkeyPatch) -> None:
+    """A server took over without the last commits, and everybody went on."""
+    patch.setattr(SqlTx, "held", property(lambda self: False))
+
+
+def doubts_at_the_release(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(restore, "doubt", lambda tx, rows, *_, **__: list(rows))
+
+
+def doubts_before_a_cancel(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(withdrawal, "doubted", lambda tx, rows, policy: list(rows))
+
+
 F = Fault
 CASES: list[tuple[Callable[[pytest.MonkeyPatch], None], dict[Fault, float], int, str]] = [
     (lanes_of_untold_claims, {F.LOST_COMMIT_ACK: 0.15}, 1, "lane kept"),
@@ -74,6 +87,9 @@ CASES: list[tuple[Callable[[pytest.MonkeyPatch], None], dict[Fault, float], int,
     (key_age, {F.LOST_RESPONSE: 0.5, F.OUTAGE: 0.5, F.PAUSE_CHANNEL: 0.4}, 20, "duplicate"),
     (cancels_that_wait, {F.CANCEL: 0.4, F.LOST_RESPONSE: 0.4}, 1, "claimed after cancel"),
     (sticky_maybe, {F.CANCEL: 0.3, F.LOST_RESPONSE: 0.5}, 1, "cancelled yet sent"),
+    (held_stores, {F.FAILOVER: 0.9}, 1, "cancelled yet sent"),
+    (doubts_at_the_release, {F.FAILOVER: 0.9}, 1, "cancelled yet sent"),
+    (doubts_before_a_cancel, {F.FAILOVER: 0.9, F.CANCEL: 0.6}, 1, "cancelled yet sent"),
     (fenced_outcomes, {F.PAUSE: 0.05, F.CRASH: 0.02}, 1, "stage failed"),
 ]
 """What is taken away, what must go wrong for it to matter, a seed in which it does, and what breaks."""
@@ -83,15 +99,6 @@ def of_these(faults: dict[Fault, float], *, beyond: bool = False) -> Profile:
     return Profile("these", faults, share=1.0, deliveries=40, active_s=15.0, beyond=beyond)
 
 
-@pytest.fixture
-def fresh_table() -> Iterator[None]:
-    """What the checker remembers of the table belongs to the table as it is."""
-    legal.cache_clear()
-    yield
-    legal.cache_clear()
-
-
-@pytest.mark.usefixtures("fresh_table")
 @pytest.mark.parametrize(
     ("take_away", "faults", "seed", "kind"), CASES, ids=[case[0].__name__ for case in CASES]
 )
@@ -101,10 +108,11 @@ def test_without_its_guard_it_is_seen(
     seed: int,
     kind: str,
     monkeypatch: pytest.MonkeyPatch,
+    forget_the_table: Callable[[], None],
 ) -> None:
     assert run_seed(seed, of_these(faults)).broken == ()
     take_away(monkeypatch)
-    legal.cache_clear()
+    forget_the_table()
     assert kind in {broken.kind for broken in run_seed(seed, of_these(faults)).broken}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from sendonce.cli.main import main
 from sendonce.core.lifecycle import GUARDS, TABLE, Effect, Event, Guard, State
 from sendonce.testing.simulator import PROFILES, Coverage, Fault, Outcome, Profile, run_seed, shrink
 from sendonce.testing.simulator.checks import Broken, Counts
-from sendonce.testing.simulator.coverage import CLASSES, items, legal, name_of
+from sendonce.testing.simulator.coverage import CLASSES, items, name_of
 from sendonce.testing.simulator.faults import Dice, Struck
 
 # Dice
@@ -198,16 +198,15 @@ def test_for_programs_it_is_one_document(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_seed_that_fails_says_how_to_run_it_again(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, forget_the_table: Callable[[], None]
 ) -> None:
     """As it does where the mark `maybe` is not heeded: what was cancelled may be sent."""
     faults = {Fault.CANCEL: 0.3, Fault.LOST_RESPONSE: 0.5}
     monkeypatch.setitem(PROFILES, "these", Profile("these", faults, 1.0, 40, 15.0))
     monkeypatch.setitem(GUARDS, Guard.NOT_MAYBE, lambda standing, facts: True)
-    legal.cache_clear()
+    forget_the_table()
     arguments = ("--seeds", "1", "--faults", "these", "--jobs", "1", "--no-shrink")
     code, out, _ = ran(capsys, *arguments)
-    legal.cache_clear()
     assert code == Exit.PARTLY
     assert "again: sendonce simulate --seeds 1 --faults these" in out
     assert re.search(r"cancelled_yet_sent=[1-9]", out)

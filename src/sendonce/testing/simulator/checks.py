@@ -49,6 +49,7 @@ class Shadow:
 
     claims   the send keys of its claims; `starts` how many first bytes left
     stopped  a cancel or an opt-out was answered, or it expired: no claim from here on
+    beyond   what was done with it is lost in a way that nobody can know of: its effects are not judged
     """
 
     key: str
@@ -63,6 +64,7 @@ class Shadow:
     permits: int = 0
     stopped: bool = False
     was_uncertain: bool = False
+    beyond: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,14 @@ class Seen:
 
     shadow: Shadow
     event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """The checker at one moment."""
+
+    last: int
+    shadows: dict[str, Shadow]
 
 
 @dataclass(slots=True)
@@ -86,6 +96,21 @@ class Counts:
     states: Counter[str] = field(default_factory=Counter)
 
 
+def _remember_outside(shadow: Shadow, lost: Shadow) -> None:
+    """What happened outside stays, though the store has lost it: calls, effects, and words that were given.
+
+    Nobody can know again what a person put on its way under another text, or sent once more after it had
+    ended, nor what was new and is handed in again after the release.
+    """
+    shadow.claims = lost.claims
+    shadow.starts = lost.starts
+    shadow.effects = lost.effects
+    shadow.permits = lost.permits
+    ended = shadow.standing.state in ENDED and shadow.standing != lost.standing
+    new = shadow.seq == 0 and lost.starts > 0
+    shadow.beyond = lost.beyond or ended or new or shadow.standing.version != lost.standing.version
+
+
 class Checker:
     """`classes`: account -> provider class. `now_s`: virtual time."""
 
@@ -95,6 +120,7 @@ class Checker:
         self.news_is_bad = asyncio.Event()
         self.shadows: dict[str, Shadow] = {}
         self.listener: Callable[[Seen], None] = lambda seen: None
+        self._lost: dict[str, Shadow] = {}
         self._store = store
         self._classes = classes
         self._now_s = now_s
@@ -131,6 +157,8 @@ class Checker:
         shadow = self.shadows.get(key)
         if shadow is None:
             shadow = self.shadows[key] = Shadow(key, str(row["address_tag"]))
+            if key in self._lost:
+                _remember_outside(shadow, self._lost.pop(key))
         body = json.loads(text)
         if row["seq"] != shadow.seq + 1 or link(shadow.head, text) != row["hash"]:
             self.broke(
@@ -176,7 +204,7 @@ class Checker:
             )
             return
         self.coverage.rule(rule, before.state, class_)
-        if Effect.ALARM in rule.effects and before.state in UNSENT_ENDS:
+        if Effect.ALARM in rule.effects and before.state in UNSENT_ENDS and not shadow.beyond:
             self.broke(
                 f"{shadow.key} was {before.state}, and it was sent", kind="cancelled yet sent", key=shadow.key
             )
@@ -211,20 +239,40 @@ class Checker:
                 key=shadow.key,
             )
 
+    # When commits are lost
+
+    def now(self) -> Remembered:
+        """What the ledger has told until now."""
+        shadows = {key: replace(shadow, claims=list(shadow.claims)) for key, shadow in self.shadows.items()}
+        return Remembered(self._last, shadows)
+
+    def set_back(self, before: Remembered) -> None:
+        """The store is what it was then. What the world outside has seen stays seen."""
+        self._last = before.last
+        for key, shadow in self.shadows.items():
+            if key in before.shadows:
+                _remember_outside(before.shadows[key], shadow)
+            else:
+                self._lost[key] = shadow
+        self.shadows = before.shadows
+
+    def _known(self, key: str) -> Shadow:
+        return self.shadows[key] if key in self.shadows else self._lost[key]
+
     # At the providers
 
     def departed(self, key: str, send_key: str) -> None:
         """A first byte leaves."""
-        shadow = self.shadows[key]
+        shadow = self._known(key)
         shadow.starts += 1
         if send_key[:16] not in shadow.claims or shadow.starts > len(shadow.claims):
             self.broke(f"{key} is sent without a claim under that key", kind="no intent", key=key)
 
     def took(self, key: str) -> None:
         """A message would have reached its customer."""
-        shadow = self.shadows[key]
+        shadow = self._known(key)
         shadow.effects += 1
-        if shadow.effects > 1 + shadow.permits:
+        if shadow.effects > 1 + shadow.permits and not shadow.beyond:
             self.broke(f"{key} reached its customer {shadow.effects} times", kind="duplicate", key=key)
 
     def over_limit(self, what: str) -> None:
@@ -260,11 +308,11 @@ class Checker:
             state = shadow.standing.state
             counts.states[state.value] += 1
             counts.uncertain += state is State.UNCERTAIN
-            counts.duplicates += max(0, shadow.effects - 1 - shadow.permits)
+            counts.duplicates += 0 if shadow.beyond else max(0, shadow.effects - 1 - shadow.permits)
             if state is State.ACCEPTED and not shadow.effects:
                 counts.lost += 1
                 self.broke(f"{shadow.key} is ACCEPTED, and nothing was sent", kind="lost", key=shadow.key)
-            if state in UNSENT_ENDS and shadow.effects:
+            if state in UNSENT_ENDS and shadow.effects and not shadow.beyond:
                 counts.cancelled_yet_sent += 1
                 self.broke(
                     f"{shadow.key} is {state}, and it was sent", kind="cancelled yet sent", key=shadow.key

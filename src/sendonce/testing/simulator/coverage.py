@@ -141,6 +141,6 @@ def _never(rule: Rule, standing: Standing, class_: str) -> bool:
         return not standing.maybe and source is not State.SENDING
     if Effect.ALARM in rule.effects and source in SAYS_NOT_SENT - {State.NOT_SENT}:
         return True
-    if rule.event is Event.REDRIVEN and class_ == UNROUTED:
-        return True  # it has no text that could go out again: it is made anew, or not at all
+    if rule.event in (Event.REDRIVEN, Event.PERMITTED) and class_ == UNROUTED:
+        return True  # it has no text that could go out: it is made anew, or not at all
     return Guard.SETTLED in rule.guards and "L" not in class_

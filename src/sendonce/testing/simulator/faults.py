@@ -35,6 +35,7 @@ class Fault(StrEnum):
     SLOW_COMMIT = "slow commit"
     DAMAGED_TEXT = "stored text damaged for a while"
     STORE_AWAY = "store away for one process"
+    FAILOVER = "failover that lost commits"
     # The network
     NO_CONNECTION = "no connection"
     LOST_REQUEST = "lost request"
@@ -98,6 +99,7 @@ _STORE: Final = {
     Fault.SLOW_COMMIT: 0.02,
     Fault.DAMAGED_TEXT: 0.02,
     Fault.STORE_AWAY: 0.02,
+    Fault.FAILOVER: 0.06,
 }
 _NETWORK: Final = {
     Fault.NO_CONNECTION: 0.02,

@@ -20,7 +20,7 @@ from sendonce.core.errors import InvalidInput, NotFound, Refused
 from sendonce.core.lifecycle import DEAD_LETTERS, Event, State
 from sendonce.core.policy import Policy
 from sendonce.core.reminder import DEFAULT_TENANT, Asked
-from sendonce.pipeline import cancel, consent, pause, redrive, resolve
+from sendonce.pipeline import cancel, consent, pause, redrive, resolve, restore
 from sendonce.pipeline.intake import UNDONE, Mode, admit
 from sendonce.ports.store import Content, Store, StoredTemplate, Tx
 from sendonce.preparation import prepare
@@ -302,9 +302,29 @@ class People:
 
         return deed
 
+    def fail_over(self, store: Store) -> None:
+        """The store went back to an earlier state: somebody looks into it, and lets it go."""
+        store.read(self._forget_texts)
+        self.do(self.dice.between("release", 0.5, 25.0), self.release)
+
+    def release(self, store: Store, book: TemplateBook) -> None:
+        try:
+            restore.released(store, self.policy, reason="looked into it", actor=ACTOR)
+        except Refused:
+            return  # somebody else was faster
+
+    def _forget_texts(self, tx: Tx) -> None:
+        """Those that were frozen since are not there any more, and nobody puts them back."""
+        there = {
+            (content.delivery_id, content.version): content.hash
+            for content in (content for key in self._sound for content in tx.contents.get([key]).values())
+        }
+        self._sound = {key: text for key, text in self._sound.items() if there.get(key) == text.hash}
+
     def resume_all(self) -> None:
         """When the bad days are over."""
         self._over = True
+        self.do(0.0, self.release)
         for name in self.policy.accounts:
             self.do(0.0, self._resume(pause.Target(pause.Scope.ACCOUNT, name)))
         for channel in self.policy.channels:

@@ -39,6 +39,8 @@ class SimulatedClock:
     def __init__(self, loop: VirtualLoop, start_at: int) -> None:
         self._loop = loop
         self._calendar = start_at
+        self.forward_s = -1e9
+        """When it was last set forward, by the loop."""
 
     def now(self) -> int:
         return self._calendar + self._loop.now_us
@@ -52,6 +54,8 @@ class SimulatedClock:
     def step(self, seconds: float) -> None:
         """Set the calendar forward, or back."""
         self._calendar += round(seconds * SECOND)
+        if seconds > 0:
+            self.forward_s = self._loop.time()
 
 
 @dataclass(frozen=True, slots=True)

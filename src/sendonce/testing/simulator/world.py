@@ -25,14 +25,16 @@ from sendonce.core.policy import AccountPolicy, CategoryPolicy, ChannelPolicy, P
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.core.retry import RetryPolicy
 from sendonce.core.routing import Route
+from sendonce.held import FAILOVER, hold
 from sendonce.pipeline.claimer import DEADLINE_SLACK_S
 from sendonce.pipeline.relay import relay, sweep
 from sendonce.pipeline.scheduler import TIMER, Scheduler
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.ports.store import Tx
+from sendonce.store.image import Image
 from sendonce.store.sqlite import open_store
 from sendonce.template_book import TemplateBook, from_store
-from sendonce.testing.simulator.checks import Broken, Checker, Counts
+from sendonce.testing.simulator.checks import Broken, Checker, Counts, Remembered
 from sendonce.testing.simulator.faults import Dice, Fault, Profile, Struck
 from sendonce.testing.simulator.loop import Stuck, VirtualLoop
 from sendonce.testing.simulator.people import Deed, People
@@ -143,6 +145,7 @@ class _World:
         self._numbers: Counter[str] = Counter()
         self._ended: list[asyncio.Task[None]] = []
         self._workers: dict[str, Worker] = {}
+        self._behind: tuple[Image, Remembered] | None = None
         self._deeds: deque[tuple[Deed, int]] = deque()
         self._deeds_open = 0
         self._news = asyncio.Event()
@@ -209,6 +212,7 @@ class _World:
             self._step_clock()
             self._make_ill()
             self._stop_some()
+            self._fall_behind()
         self._dice.striking = False
         self._people.resume_all()
         timeout_s = max(account.promise.timeout_s for account in self._policy.accounts.values())
@@ -257,6 +261,29 @@ class _World:
         for fault, sign in ((Fault.CLOCK_FORWARD, 1), (Fault.CLOCK_BACK, -1)):
             if self._dice.strikes(fault, "clock"):
                 self._clock.step(sign * self._dice.pick("clock step", (0.5, 5.0, 30.0, 90.0)))
+
+    def _fall_behind(self) -> None:
+        """Another server has what is there now, and takes over a little later."""
+        if self._behind is None and not self._store.read(lambda tx: tx.held):
+            if not self._dice.strikes(Fault.FAILOVER, "failover"):
+                return
+            self._behind = Image(self._store), self._checker.now()
+            lag_s = self._dice.between("failover lag", 0.05, LOOK_AROUND_S)
+            self._loop.call_later(lag_s, self._take_over, context=WORLD)
+
+    def _take_over(self) -> None:
+        behind, self._behind = self._behind, None
+        if behind is None or not self._dice.striking:
+            return
+        if self._loop.time() - self._clock.forward_s < 2 * LOOK_AROUND_S:
+            return  # what fell due by a calendar that nobody has written down, nobody can know
+        image, remembered = behind
+        image.set_back()
+        self._checker.set_back(remembered)
+        for account in self._accounts.values():
+            account.starts.clear()  # what was used of a quota is lost too, and the provider says so
+        self._store.write(lambda tx: hold(tx, FAILOVER, until=tx.now)).result()
+        self._people.fail_over(self._store)
 
     def _stop_some(self) -> None:
         for role, worker in self._workers.items():
