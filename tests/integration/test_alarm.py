@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from sendonce.core.delivery import Channel
 from sendonce.core.lifecycle import State
 from sendonce.core.outcome import Accepted, Failed, Reason, Unknown
-from sendonce.pipeline.alarm import Overdue, Stranded, overdue, stranded
+from sendonce.pipeline import alarm
+from sendonce.pipeline.alarm import Overdue, Stranded, overdue, sound, stranded
+from sendonce.pipeline.handed_in import OutboxView
 from tests.integration.world import World
 
 
@@ -62,3 +66,10 @@ def test_what_hangs_on_a_lost_account_is_said_at_once_with_the_fix() -> None:
     assert mail == Stranded("email-N", 0, 0, 0, 1)
     assert "`sendonce uncertain --account email-N`" in str(mail)
     assert world.state(uncertain) is State.UNCERTAIN
+
+
+def test_a_worker_whose_limits_do_not_hold_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, dict[str, object]]] = []
+    monkeypatch.setattr(alarm, "tell", lambda event, **fields: told.append((event.name, fields)))
+    sound([], [], OutboxView(0, 0.0, 0), ["text"])
+    assert told == [("limits_differ", {"account": "text"})]

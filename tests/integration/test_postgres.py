@@ -250,7 +250,9 @@ def lock_held(store: PostgresStore, id_: int) -> Iterator[Future[None]]:
         go.set()
 
 
-def test_a_deadlock_is_run_again_and_both_happen(postgres_url: str) -> None:
+def test_a_deadlock_is_run_again_and_both_happen(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(writer_module, "tell", lambda event, **fields: told.append(fields["reason"]))
     one, other = opened(postgres_url, inline=False), opened(postgres_url, inline=False)
     a, b = (row.id for row in add(one, new("a"), new("b")))
     both = threading.Barrier(2)
@@ -272,6 +274,7 @@ def test_a_deadlock_is_run_again_and_both_happen(postgres_url: str) -> None:
         future.result(WITHIN_S)
     assert sorted(runs) in (["one", "one", "other"], ["one", "other", "other"])
     assert one.read(lambda tx: (tx.meta("one"), tx.meta("other"))) == ("done", "done")
+    assert told == ["store_deadlock"], "and an operator can count it"
     one.close()
     other.close()
 
