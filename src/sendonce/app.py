@@ -28,7 +28,7 @@ from sendonce.held import Hold, hold_of
 from sendonce.pipeline.alarm import LOOK_S, Overdue, Stranded, overdue, overruled, sound, stranded
 from sendonce.pipeline.collector import Collector
 from sendonce.pipeline.handed_in import OutboxView, outbox
-from sendonce.pipeline.heartbeat import Heartbeat, Name
+from sendonce.pipeline.heartbeat import BEAT_AGAIN_S, Heartbeat, Name
 from sendonce.pipeline.leader import Leader
 from sendonce.pipeline.pruner import LOOK_S as PRUNE_LOOK_S
 from sendonce.pipeline.pruner import PAGE as PRUNE_PAGE
@@ -223,7 +223,8 @@ class App:
                 more = report is not None and not report.complete
                 return 0.0 if more else self.settings.pass_every_s
 
-            timer = Poller("scheduler", pulse.looking(one_pass, leads=lambda: lead.led), on_error=on_error)
+            looks = pulse.looking(one_pass, leads=lambda: lead.led)
+            timer = Poller("scheduler", looks, on_error=on_error, again_max_s=BEAT_AGAIN_S)
 
             def due() -> None:
                 if lead.led or not stand_by:
@@ -239,14 +240,14 @@ class App:
                 done = await asyncio.to_thread(collector.run, stopping=stopping.is_set)
                 return self.settings.pass_every_s if done.complete else 0.0
 
-            taking_in = Poller("collector", collect, on_error=on_error)
+            taking_in = Poller("collector", collect, on_error=on_error, again_max_s=BEAT_AGAIN_S)
             tasks.append(asyncio.create_task(taking_in.run(), name="collector"))
             stops.append(taking_in.stop)
         heart: Heartbeat | None = None
         if not work:  # a worker beats for itself
             name = Name(self.process, role, socket.gethostname(), os.getpid())
             pulse.heart = heart = Heartbeat(self.store, name, lease_s=self.policy.lease_s)
-            beats = Poller("heartbeat", heart.beat, on_error=on_error)
+            beats = Poller("heartbeat", heart.beat, on_error=on_error, again_max_s=BEAT_AGAIN_S)
             tasks.append(asyncio.create_task(beats.run(), name="heartbeat"))
             stops.append(beats.stop)
 

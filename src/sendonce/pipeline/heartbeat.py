@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from typing import Final
 
 from sendonce.core import pacing
 from sendonce.ports.store import Process, Store, Tx
+
+BEAT_AGAIN_S: Final = 2.0
+"""How often a store that is away is tried at the least: without a lease nothing can go on once it is back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.pipeline import reaper, reconciler
 from sendonce.pipeline.attempt import Attempted, Claim
 from sendonce.pipeline.claimer import Claimed, claim
-from sendonce.pipeline.heartbeat import Heartbeat, Name
+from sendonce.pipeline.heartbeat import BEAT_AGAIN_S, Heartbeat, Name
 from sendonce.pipeline.relay import SWEEP_AFTER_US, relay, sweep
 from sendonce.pipeline.sender import Conditions, send
 from sendonce.pipeline.settler import settle
@@ -62,8 +62,6 @@ T = TypeVar("T")
 IDLE_S: Final = 0.25
 """How often an empty queue is looked at."""
 BUSY_S: Final = 0.02
-BEAT_AGAIN_S: Final = 2.0
-"""How often a store that is away is tried at the least: without a lease nothing can go on once it is back."""
 REAP_S: Final = 1.0
 RECONCILE_S: Final = 1.0
 SETTLE_MAX: Final = 64
