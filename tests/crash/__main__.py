@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -19,6 +20,8 @@ TOLD_MAX = 50
 def main() -> int:
     parser = _parser()
     asked = parser.parse_args()
+    # Whoever ends this run ends all that it started, those that are stopped too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if not 0 < asked.minutes <= 24 * 60:
         parser.error(f"--minutes {asked.minutes:g} must be above 0 and at most {24 * 60}")
     if not 0.5 <= asked.every <= 60:

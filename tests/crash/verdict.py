@@ -147,8 +147,8 @@ def _slow(world: World, recovered: Sequence[Recovery]) -> Iterator[str]:
     for one in recovered:
         if one.took_s - one.nobody_s > allowed_s:
             yield (
-                f"{one.label}: over after {one.took_s:.1f} s; {allowed_s:.0f} s are allowed, and the "
-                f"{one.nobody_s:.1f} s in which the server was down or no {one.role} up"
+                f"{one.label} ({one.pid}): over after {one.took_s:.1f} s; {allowed_s:.0f} s are allowed, "
+                f"and the {one.nobody_s:.1f} s in which the server was down or no {one.role} up"
             )
 
 
