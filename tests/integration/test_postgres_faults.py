@@ -132,25 +132,13 @@ def test_a_server_that_goes_and_comes_back(running: Running, server: PostgresSer
 
 def test_a_server_that_may_only_be_read_for_a_while(running: Running, server: PostgresServer) -> None:
     """As one that was demoted, before anybody changed the URL; its connections stay open."""
-    with setting(server, "default_transaction_read_only = on"):
+    with server.setting("default_transaction_read_only", "on"):
         refused = running.refused()
         assert refused.code == "store_read_only"
         assert "name the primary in the URL" in str(refused)
         running.says("store_read_only")
         assert states(running.app).total() == COUNT, "who only reads still can"
     running.finish()
-
-
-@contextmanager
-def setting(server: PostgresServer, text: str) -> Iterator[None]:
-    """A setting of the whole server, for who is connected as well."""
-    server.execute(f"ALTER SYSTEM SET {text}")
-    server.execute("SELECT pg_reload_conf()")
-    try:
-        yield
-    finally:
-        server.execute(f"ALTER SYSTEM RESET {text.split()[0]}")
-        server.execute("SELECT pg_reload_conf()")
 
 
 def test_of_several_hosts_the_one_that_can_be_written_is_found(server: PostgresServer) -> None:
@@ -170,7 +158,7 @@ def test_of_several_hosts_the_one_that_can_be_written_is_found(server: PostgresS
         hosts = f"{server.folder},{other.folder}"
         store = open_store(f"postgresql://postgres@/moved?host={hosts}", SystemClock())
         store.write(lambda tx: tx.set_meta("written", "before")).result(WITHIN_S)
-        with setting(server, "default_transaction_read_only = on"):
+        with server.setting("default_transaction_read_only", "on"):
             store.write(lambda tx: tx.set_meta("written", "after")).result(WITHIN_S)
         store.close()
         written = "SELECT value FROM sendonce.meta WHERE name = 'written'"

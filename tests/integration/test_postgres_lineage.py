@@ -64,12 +64,6 @@ def wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def ask(server: PostgresServer, query: str, database: str = NAME) -> Any:
-    with psycopg.connect(server.url(database), autocommit=True) as connection:
-        row = connection.execute(query.encode()).fetchone()
-        return row[0] if row else None
-
-
 def beat(store: PostgresStore) -> int:
     """A heartbeat, as a worker's; when it was."""
 
@@ -99,10 +93,10 @@ def is_held(store: PostgresStore, why: str) -> Hold:
 def left_behind(primary: PostgresServer, opened: ExitStack) -> PostgresServer:
     """A standby that has all that was written until now, and receives nothing more."""
     standby = opened.enter_context(primary.copy(follows=True))
-    written = ask(primary, "SELECT pg_current_wal_lsn()::text")
-    wait(lambda: bool(ask(standby, f"SELECT pg_last_wal_replay_lsn() >= '{written}'::pg_lsn")))
+    written = primary.ask("SELECT pg_current_wal_lsn()::text", NAME)
+    wait(lambda: bool(standby.ask(f"SELECT pg_last_wal_replay_lsn() >= '{written}'::pg_lsn", NAME)))
     standby.cut_off()
-    wait(lambda: ask(standby, "SELECT count(*) FROM pg_stat_wal_receiver") == 0)
+    wait(lambda: standby.ask("SELECT count(*) FROM pg_stat_wal_receiver", NAME) == 0)
     return standby
 
 

@@ -187,22 +187,16 @@ def test_a_transaction_that_hangs_with_the_lock_of_notify_holds_up_nobody(
         announce(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(postgres, "announce", counted)
-    own_server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-    own_server.execute("SELECT pg_reload_conf()")
-    hangs = psycopg.connect(url, autocommit=True)
-    stuck = threading.Thread(target=_notify_and_hang, args=(hangs,), daemon=True)
-    stuck.start()
-    try:
-        _wait_for(own_server, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
-        for number in range(20):
-            assert store.write(lambda tx, n=str(number): _set_and_announce(tx, n)).exception(5.0) is None  # type: ignore[misc]
-        assert store.read(lambda tx: tx.meta("n")) == "19"
-        assert len(tries) == 1
-    finally:
-        own_server.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        own_server.execute("SELECT pg_reload_conf()")
+    with psycopg.connect(url, autocommit=True) as hangs:
+        stuck = threading.Thread(target=_notify_and_hang, args=(hangs,), daemon=True)
+        with own_server.setting("synchronous_standby_names", "nobody"):
+            stuck.start()
+            _wait_for(own_server, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+            for number in range(20):
+                assert store.write(lambda tx, n=str(number): _set_and_announce(tx, n)).exception(5.0) is None  # type: ignore[misc]
+            assert store.read(lambda tx: tx.meta("n")) == "19"
+            assert len(tries) == 1
         stuck.join(WITHIN_S)
-        hangs.close()
     store._writing._mute_until = 0.0
     ear = Ear(store)
     ear.tune_in(store)

@@ -25,12 +25,16 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from sendonce.core.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from psycopg import Connection
 
 USER: Final = "postgres"
 START_S: Final = 60.0
@@ -150,7 +154,18 @@ class PostgresServer:
     def cut_off(self) -> None:
         """Let a standby receive nothing more; what it has received stays."""
         self.execute("ALTER SYSTEM SET primary_conninfo = ''")
-        self.execute("SELECT pg_reload_conf()")
+        self._reload()
+
+    @contextmanager
+    def setting(self, name: str, value: str) -> Iterator[None]:
+        """A setting of the whole server while the block runs, for who is connected as well."""
+        self.execute(f"ALTER SYSTEM SET {name} = {value}")
+        self._reload()
+        try:
+            yield
+        finally:
+            self.execute(f"ALTER SYSTEM RESET {name}")
+            self._reload()
 
     def drop_database(self, name: str) -> None:
         """Remove it, with the connections to it."""
@@ -158,10 +173,31 @@ class PostgresServer:
 
     def execute(self, text: str, database: str = USER) -> None:
         """Run one statement as the administrator, in a transaction of its own."""
+        with self._connect(database) as connection:
+            connection.execute(text.encode())
+
+    def ask(self, query: str, database: str = USER) -> Any:
+        """The first value of the first row, None where there is no row; as the administrator."""
+        with self._connect(database) as connection:
+            row = connection.execute(query.encode()).fetchone()
+            return row[0] if row else None
+
+    def _reload(self) -> None:
+        """Let all its processes read the settings. The first one tells all others before it starts another:
+        once a new connection has read them, whoever is connected does so before its next statement."""
+        read = "SELECT pg_conf_load_time()"
+        before = self.ask(read)
+        self.execute("SELECT pg_reload_conf()")
+        until = time.monotonic() + START_S
+        while self.ask(read) == before:
+            if time.monotonic() > until:
+                raise StoreUnavailable(f"PostgreSQL in {self.folder} does not read its settings again")
+            time.sleep(0.01)
+
+    def _connect(self, database: str) -> Connection:
         import psycopg  # only who starts a server needs it
 
-        with psycopg.connect(self.url(database), autocommit=True) as connection:
-            connection.execute(text.encode())
+        return psycopg.connect(self.url(database), autocommit=True)
 
     def __enter__(self) -> PostgresServer:
         self.start()
@@ -285,13 +321,15 @@ class PostgresServer:
             time.sleep(0.02)
 
     def _is_ready(self) -> bool:
-        """The server says so in its own file, line 8. A recovered one may be read before it is ready."""
+        """The server says in its own file, line 8, whether it can be asked. That it can only be read is ready
+        for a standby; for one that is recovered, it is a moment before it is."""
         try:
             lines = (self._data / "postmaster.pid").read_text("utf-8").splitlines()
         except OSError:
             return False
-        said = lines[7].strip() if len(lines) > 7 else ""
-        return said == "ready" or (said == "standby" and (self._data / _STANDBY).exists())
+        if len(lines) < 8 or lines[7].strip() != "ready":
+            return False
+        return (self._data / _STANDBY).exists() or not self.ask("SELECT pg_is_in_recovery()")
 
     def _process(self) -> int | None:
         try:
