@@ -373,6 +373,60 @@ def test_a_connection_lost_inside_a_unit_is_run_again(postgres_url: str) -> None
     store.close()
 
 
+def stuck(url: str, connection: psycopg.Connection) -> None:
+    """Ended by the server, and left between two messages, as the client library leaves one that ends inside a
+    batch: open, and good for nothing."""
+    connection.pgconn.enter_pipeline_mode()
+    connection.pgconn.send_query_params(b"SELECT 1", None)
+    with raw(url) as other:
+        other.execute(f"SELECT pg_terminate_backend({connection.info.backend_pid}, 10000)".encode())
+    assert not connection.closed
+
+
+def test_a_connection_that_is_stuck_is_made_again(postgres_url: str) -> None:
+    store = opened(postgres_url)
+    try:
+        stuck(postgres_url, store._writing._connection)
+        assert store.write(count).result() == 1
+        tries: list[int] = []
+
+        def unit(tx: Tx) -> int:
+            tries.append(1)
+            if len(tries) == 1:
+                stuck(postgres_url, store._writing._connection)
+            return count(tx)
+
+        assert store.write(unit).result() == 2
+        assert len(tries) == 2
+        assert counted(store) == 2
+        (reading,) = store._readers._free
+        stuck(postgres_url, reading)
+        assert counted(store) == 2
+    finally:
+        store.close()
+
+
+def test_a_commit_on_a_connection_that_is_stuck_is_asked_about(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(postgres_url)
+    commit_text = store._writing._commit_text
+    tries: list[int] = []
+
+    def once(number: int) -> str:
+        tries.append(number)
+        if len(tries) == 1:
+            stuck(postgres_url, store._writing._connection)
+        return commit_text(number)
+
+    monkeypatch.setattr(store._writing, "_commit_text", once)
+    try:
+        assert store.write(count).result() == 1
+        assert len(tries) == 2
+    finally:
+        store.close()
+
+
 def terminate_all(connection: psycopg.Connection) -> None:
     connection.execute(
         "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "

@@ -44,7 +44,7 @@ from sendonce.store import deliveries, reminders
 from sendonce.store.listeners import Listener
 from sendonce.store.origin import anchor, new_secret, secret_of
 from sendonce.store.postgres_batches import Batch, Gives, batch_of
-from sendonce.store.postgres_errors import AGAIN, FORGOTTEN, ours, translated
+from sendonce.store.postgres_errors import AGAIN, FORGOTTEN, is_lost, ours, translated
 from sendonce.store.postgres_lineage import COLUMNS, Lineage
 from sendonce.store.postgres_news import News, announce, channel_of
 from sendonce.store.postgres_schema import prepare_schema
@@ -365,6 +365,10 @@ class PostgresSession:
         """Run for each set of parameters in one round trip; yields with the cursor on each answer in turn."""
         if not parameters:
             return
+        if len(parameters) == 1:
+            self._execute(name, parameters[0])
+            yield
+            return
         statement = self._statements[name]
         self.wrote |= statement.writes
         try:
@@ -474,8 +478,8 @@ class _Writing:
         with translated(self._target.where):
             try:
                 self._begin_once()
-            except psycopg.OperationalError:
-                if not self._connection.closed:
+            except psycopg.Error as error:
+                if not self._is_lost(error):
                     raise
                 if not connected:
                     self._away_until = time.monotonic() + AWAY_S
@@ -513,7 +517,7 @@ class _Writing:
         try:
             self._simple(self._commit_text(number))
         except psycopg.Error as error:
-            if self._connection.closed:
+            if self._is_lost(error):
                 self._find_out(number, error)
                 return
             if isinstance(error, errors.DivisionByZero):
@@ -531,15 +535,16 @@ class _Writing:
             return
         try:
             announce(self._connection, self._channel, self._announced)
-        except psycopg.Error:
+        except psycopg.Error as error:
+            self._is_lost(error)
             self._mute_until = time.monotonic() + MUTE_S
 
     def rollback(self) -> None:
         if not self._connection.closed and self._status() is not TransactionStatus.IDLE:
-            with suppress(
-                psycopg.Error
-            ):  # a connection that cannot do this is lost, and so is the transaction
+            try:
                 self._simple("ROLLBACK")
+            except psycopg.Error:
+                self._connection.close()  # one that cannot do this is lost, and so is the transaction
 
     def read(self, query: Callable[[Tx], T]) -> T:
         """Inside a unit that is running."""
@@ -647,6 +652,7 @@ class _Writing:
         try:
             self._simple("ROLLBACK TO SAVEPOINT unit")
         except psycopg.Error as lost:
+            self._connection.close()
             raise RunAgain from ours(lost, self._target.where)
         if isinstance(fault, errors.UniqueViolation) or (
             isinstance(fault, errors.LockNotAvailable) and not first
@@ -660,7 +666,7 @@ class _Writing:
             self._connection.close()
         if isinstance(fault, errors.ReadOnlySqlTransaction):
             self._connection.close()  # it leads to a server that writes no more: look for the one that does
-        if self._connection.closed or isinstance(fault, AGAIN):
+        if self._is_lost(fault) or isinstance(fault, AGAIN):
             raise RunAgain from ours(fault, self._target.where)
 
     def _find_out(self, number: int, error: psycopg.Error) -> None:
@@ -733,6 +739,9 @@ class _Writing:
             if not cursor.nextset():
                 return row
 
+    def _is_lost(self, error: psycopg.Error) -> bool:
+        return is_lost(self._connection, error)
+
     def _status(self) -> TransactionStatus:
         return TransactionStatus(self._connection.pgconn.transaction_status)
 
@@ -771,12 +780,13 @@ class _Readers:
                 connection = self._take()
                 try:
                     return self._read_on(connection, query)
-                except (*FORGOTTEN, psycopg.OperationalError) as error:
+                except psycopg.Error as error:
+                    lost = is_lost(connection, error)
                     if isinstance(error, FORGOTTEN) and self._prepare:
                         self._prepare = False
                         self._close_free()
                         connection.close()
-                    elif not (kept and connection.closed):
+                    elif not (kept and lost):
                         raise
                 finally:
                     self._give_back(connection)

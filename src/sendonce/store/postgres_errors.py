@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Any, Final
 
 import psycopg
 from psycopg import errors
@@ -29,6 +30,24 @@ _AT_CONNECTING: tuple[tuple[str, type[psycopg.Error]], ...] = (
 )
 """A connection that is refused comes without a code: only the text says why. Where a server speaks another
 language, the general answer has to do."""
+
+
+_FATAL: Final = ("FATAL", "PANIC")
+
+
+def is_lost(connection: psycopg.Connection[Any], error: psycopg.Error) -> bool:
+    """Whether the connection is of no use after this error; where it is not, it is closed.
+
+    `Connection.closed` alone is not enough. The server's last word, or an error that it never sent, may leave
+    the client between two messages (in pipeline mode, seen with psycopg 3.3), where each further statement
+    fails and nothing ever closes.
+    """
+    of_the_way = error.sqlstate is None and isinstance(
+        error, (psycopg.OperationalError, psycopg.InterfaceError)
+    )
+    if of_the_way or error.diag.severity_nonlocalized in _FATAL:
+        connection.close()
+    return connection.closed
 
 
 class translated:  # noqa: N801 (reads as a clause)
