@@ -26,6 +26,7 @@ from concurrent.futures import Future
 from dataclasses import field
 from typing import Final, Protocol, TypeVar
 
+from sendonce.core.access import ApiKey
 from sendonce.core.consent import Preference
 from sendonce.core.delivery import Channel
 from sendonce.core.ledger import Value
@@ -247,6 +248,16 @@ class HandedIn:
     body: str
     asked_at: int
     asked_by: str
+
+
+@value
+class Answered:
+    """What was asked under an Idempotency-Key. `status` 0: it is not answered yet, since `begun_at`."""
+
+    fingerprint: str
+    begun_at: int
+    status: int
+    answer: str
 
 
 class Deliveries(Protocol):
@@ -522,6 +533,59 @@ class Runs(Protocol):
         ...
 
 
+class ApiKeys(Protocol):
+    """Who may use the HTTP API."""
+
+    def put(self, keys: Sequence[ApiKey]) -> None:
+        """Keep new ones, as never used and not revoked."""
+        ...
+
+    def get(self, prefix: str) -> ApiKey | None: ...
+
+    def all(self, tenant: str = "") -> list[ApiKey]:
+        """Of one tenant where it is named; the oldest first."""
+        ...
+
+    def revoke(self, prefix: str, at: int) -> bool:
+        """From now on it holds no more; False where it is unknown or was revoked before."""
+        ...
+
+    def expire(self, prefix: str, at: int) -> bool:
+        """Let it end at this instant; False where it is unknown or ends before."""
+        ...
+
+    def touch(self, prefix: str, at: int, before: int) -> bool:
+        """Note that it was used, unless it is noted since `before`; whether it did."""
+        ...
+
+
+class Answers(Protocol):
+    """What was asked over HTTP under an Idempotency-Key, by (tenant, key)."""
+
+    def begin(
+        self, tenant: str, name: str, fingerprint: str, *, at: int, stale: int, keep_until: int
+    ) -> bool:
+        """Begin to answer; False where somebody else has, with whatever result. One who asks the same takes
+        over what was begun before `stale` and never answered."""
+        ...
+
+    def get(self, tenant: str, name: str) -> Answered | None: ...
+
+    def finish(
+        self, tenant: str, name: str, begun_at: int, *, status: int, answer: str, keep_until: int
+    ) -> bool:
+        """Keep the answer; False where somebody else took over meanwhile."""
+        ...
+
+    def drop(self, tenant: str, name: str, begun_at: int) -> None:
+        """Forget that it was begun: nothing was done, and it may be asked again."""
+        ...
+
+    def forget(self, now: int, limit: int) -> int:
+        """Forget up to `limit` that need not be kept any longer. How many."""
+        ...
+
+
 class Tx(Protocol):
     """One unit's view of the store. Valid inside the unit only."""
 
@@ -566,6 +630,10 @@ class Tx(Protocol):
     def runs(self) -> Runs: ...
     @property
     def intake(self) -> Intake: ...
+    @property
+    def api_keys(self) -> ApiKeys: ...
+    @property
+    def answers(self) -> Answers: ...
 
     def meta(self, name: str) -> str | None: ...
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from sendonce.ports.store import HOLD, Row
+from sendonce.store.access import SqlAnswers, SqlApiKeys
 from sendonce.store.deliveries import SqlDeliveries
 from sendonce.store.gates import SqlCalls, SqlGates
 from sendonce.store.intake import SqlIntake
@@ -77,6 +78,14 @@ class SqlTx:
     @cached_property
     def intake(self) -> SqlIntake:
         return SqlIntake(self._session)
+
+    @cached_property
+    def api_keys(self) -> SqlApiKeys:
+        return SqlApiKeys(self._session)
+
+    @cached_property
+    def answers(self) -> SqlAnswers:
+        return SqlAnswers(self._session)
 
     def meta(self, name: str) -> str | None:
         rows = self._session.rows("meta_get", {"name": name})

@@ -287,3 +287,31 @@ CREATE TABLE audit (
     reason TEXT   NOT NULL,
     body   TEXT   NOT NULL
 );
+
+-- Who may use the HTTP API: see sendonce.core.access. Of the secret only a hash is here.
+CREATE TABLE api_key (
+    prefix     TEXT PRIMARY KEY,
+    tenant     TEXT   NOT NULL,
+    name       TEXT   NOT NULL,
+    hash       TEXT   NOT NULL,
+    scopes     TEXT   NOT NULL,
+    rate       BIGINT NOT NULL,       -- requests a second
+    created_at BIGINT NOT NULL,
+    created_by TEXT   NOT NULL,
+    expires_at BIGINT NOT NULL,       -- 0: never
+    used_at    BIGINT NOT NULL,       -- to the minute; 0: not yet
+    revoked_at BIGINT NOT NULL        -- 0: it holds
+);
+
+-- What was asked over HTTP under an Idempotency-Key, and what was answered.
+CREATE TABLE answered (
+    tenant      TEXT   NOT NULL,
+    name        TEXT   NOT NULL,      -- the key, as the client chose it
+    fingerprint TEXT   NOT NULL,      -- of method, path and body
+    begun_at    BIGINT NOT NULL,
+    status      BIGINT NOT NULL,      -- 0: not answered yet
+    answer      TEXT   NOT NULL,      -- compressed, base64
+    keep_until  BIGINT NOT NULL,
+    PRIMARY KEY (tenant, name)
+){clustered};
+CREATE INDEX answered_kept ON answered (keep_until);

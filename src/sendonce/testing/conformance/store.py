@@ -20,8 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
+from sendonce.core.access import ApiKey, Scope
 from sendonce.core.consent import Kind, Preference
 from sendonce.core.delivery import Channel
 from sendonce.core.errors import StoreUnavailable
@@ -29,6 +31,7 @@ from sendonce.core.ledger import Value, check_chain
 from sendonce.core.lifecycle import ENDED, UNSENT, Ending, Event, Facts, Moved, Standing, State, step
 from sendonce.core.pacing import Gate, GateLimits, Limit
 from sendonce.ports.store import (
+    Answered,
     Content,
     Course,
     Delivery,
@@ -91,6 +94,17 @@ def broken_chains(store: Store) -> list[str]:
         return faults
 
     return store.read(query)
+
+
+def api_key(prefix: str, **changes: Any) -> ApiKey:
+    key = ApiKey(prefix, "t", "shop", "h" * 64, frozenset({Scope.SCHEDULE}), 100, START, "ann", 0, 0, 0)
+    return replace(key, **changes)
+
+
+def _finish(store: Store, begun_at: int) -> bool:
+    return store.write(
+        lambda tx: tx.answers.finish("t", "k", begun_at, status=201, answer="text", keep_until=999)
+    ).result()
 
 
 class StoreSuite:
@@ -1157,6 +1171,76 @@ class StoreSuite:
         assert [hint[0] for hint in store.read(lambda tx: tx.hints(2))] == [1, 1]
         store.write(lambda tx: tx.hinted([(1, 1), (3, 2)])).result()
         assert sorted(store.read(lambda tx: tx.hints(9))) == [(1, 2, "sms"), (3, 1, "email")]
+
+    # Access over HTTP.
+
+    def test_a_key_comes_back_as_it_was_put_and_lists_by_tenant(self, store: Store) -> None:
+        keys = [api_key("zz", tenant="acme"), api_key("aa", scopes=frozenset({Scope.READ, Scope.ADMIN}))]
+        store.write(lambda tx: tx.api_keys.put(keys)).result()
+        found = store.read(lambda tx: [tx.api_keys.get(prefix) for prefix in ("aa", "zz", "mm")])
+        assert found == [keys[1], keys[0], None]
+        assert store.read(lambda tx: tx.api_keys.all()) == [keys[1], keys[0]]
+        assert store.read(lambda tx: tx.api_keys.all("acme")) == [keys[0]]
+
+    def test_a_key_is_revoked_once_and_its_end_only_comes_nearer(self, store: Store) -> None:
+        def unit(tx: Tx) -> list[bool]:
+            tx.api_keys.put([api_key("aa"), api_key("bb")])
+            return [
+                tx.api_keys.revoke("aa", 7),
+                tx.api_keys.revoke("aa", 8),
+                tx.api_keys.revoke("mm", 8),
+                tx.api_keys.expire("aa", 50),
+                tx.api_keys.expire("aa", 60),
+                tx.api_keys.expire("aa", 40),
+            ]
+
+        assert store.write(unit).result() == [True, False, False, True, False, True]
+        revoked, other = store.read(lambda tx: tx.api_keys.all())
+        assert (revoked.revoked_at, revoked.expires_at) == (7, 40)
+        assert other == api_key("bb")
+
+    def test_that_a_key_was_used_is_noted_once_in_a_while(self, store: Store) -> None:
+        def unit(tx: Tx) -> list[bool]:
+            tx.api_keys.put([api_key("aa"), api_key("bb")])
+            return [tx.api_keys.touch("aa", at, at - 60) for at in (100, 159, 160, 161, 300)]
+
+        assert store.write(unit).result() == [True, False, False, True, True]
+        assert [key.used_at for key in store.read(lambda tx: tx.api_keys.all())] == [300, 0]
+
+    def test_an_answer_is_begun_once_and_kept(self, store: Store) -> None:
+        def begin(at: int, fingerprint: str = "f", tenant: str = "t") -> bool:
+            return store.write(
+                lambda tx: tx.answers.begin(
+                    tenant, "k", fingerprint, at=at, stale=at - 50, keep_until=at + 99
+                )
+            ).result()
+
+        assert begin(100)
+        assert begin(100, tenant="other")
+        assert not begin(140)
+        assert not begin(200, fingerprint="g")  # another question never takes over
+        assert begin(200)  # who asks the same does, once nobody can be at it any more
+        finish = partial(_finish, store)
+        assert not finish(100)
+        assert finish(200)
+        assert not finish(200)
+        assert not begin(900)
+        assert store.read(lambda tx: tx.answers.get("t", "k")) == Answered("f", 200, 201, "text")
+        assert store.read(lambda tx: tx.answers.get("other", "k")) == Answered("f", 100, 0, "")
+        assert store.read(lambda tx: tx.answers.get("t", "x")) is None
+
+    def test_an_answer_that_never_came_may_be_dropped_and_old_ones_are_forgotten(self, store: Store) -> None:
+        def unit(tx: Tx) -> list[int]:
+            for number in range(5):
+                tx.answers.begin("t", str(number), "f", at=1, stale=0, keep_until=10 + number)
+            tx.answers.finish("t", "4", 1, status=200, answer="", keep_until=14)
+            for name in ("3", "4"):
+                tx.answers.drop("t", name, 1)
+            return [tx.answers.forget(13, 2), tx.answers.forget(13, 2), tx.answers.forget(13, 2)]
+
+        assert store.write(unit).result() == [2, 1, 0]
+        left = store.read(lambda tx: [tx.answers.get("t", str(number)) for number in range(5)])
+        assert [answer is not None for answer in left] == [False, False, False, False, True]
 
     def test_meta_keeps_the_last_value(self, store: Store) -> None:
         assert store.read(lambda tx: tx.meta("mark")) is None
