@@ -45,6 +45,7 @@ from sendonce.ports.store import Store, Tx
 from sendonce.providers.console import ConsoleProvider, ConsoleSettings
 from sendonce.providers.file import FileProvider, FileSettings
 from sendonce.providers.http import HttpProvider, HttpSettings
+from sendonce.providers.resend import ResendProvider, ResendSettings
 from sendonce.providers.smtp import SmtpProvider, SmtpSettings
 from sendonce.providers.twilio import TwilioProvider, TwilioSettings
 from sendonce.runtime.clock import SystemClock
@@ -59,6 +60,7 @@ from sendonce.template_book import TemplateBook, from_store
 PROVIDERS: Final = {
     "smtp": SmtpSettings,
     "twilio": TwilioSettings,
+    "resend": ResendSettings,
     "http": HttpSettings,
     "console": ConsoleSettings,
     "file": FileSettings,
@@ -303,13 +305,20 @@ def make_provider(account: AccountSettings) -> Provider:
     options, place = account.options, account.place
     match account.provider:
         case "smtp":
+            _check_channel(account, Channel.EMAIL)
             smtp = bind(SmtpSettings, options, place)
             _check_connections(account, smtp.connections_max)
             return SmtpProvider(smtp)
         case "twilio":
+            _check_channel(account, Channel.SMS)
             twilio = bind(TwilioSettings, options, place)
             _check_connections(account, twilio.connections_max)
             return TwilioProvider(twilio)
+        case "resend":
+            _check_channel(account, Channel.EMAIL)
+            resend = bind(ResendSettings, options, place)
+            _check_connections(account, resend.connections_max)
+            return ResendProvider(resend)
         case "http":
             http = bind(HttpSettings, options, place)
             _check_connections(account, http.connections_max)
@@ -335,6 +344,12 @@ def _check_key(account: AccountSettings, promise: Promise) -> None:
             "write a shorter retry.cap"
         )
         raise ConfigError(account.place.say("", rule))
+
+
+def _check_channel(account: AccountSettings, channel: Channel) -> None:
+    if account.channel is not channel:
+        rule = f"= {account.channel} is not what provider = {account.provider!r} carries: write {channel}"
+        raise ConfigError(account.place.say("channel", rule))
 
 
 def _check_connections(account: AccountSettings, connections_max: int) -> None:

@@ -66,6 +66,14 @@ def test_an_unknown_provider_is_named_with_the_known_ones(tmp_path: Path) -> Non
         App(config.parse(text, tmp_path / "sendonce.toml", {}))
 
 
+def test_an_account_carries_what_its_provider_carries(tmp_path: Path) -> None:
+    text = BASE.format(account='lanes = 5\nkey_window = "24h"').replace('"http"', '"resend"')
+    with pytest.raises(
+        ConfigError, match=r"channel = sms is not what provider = 'resend' carries: write email"
+    ):
+        App(config.parse(text, tmp_path / "sendonce.toml", {}))
+
+
 def test_the_store_is_the_one_that_the_url_names(tmp_path: Path, postgres_url: str) -> None:
     text = BASE.format(account='lanes = 5\nkey_window = "24h"').replace("sqlite:///x.db", postgres_url)
     app = App(config.parse(text, tmp_path / "sendonce.toml", {}))

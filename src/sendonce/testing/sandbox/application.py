@@ -5,6 +5,7 @@ GET  /v1/messages?reference=   GET /v1/messages/{id}       look up; the same for
 GET  /v1/account                                           are the credentials right?
 POST /2010-04-01/Accounts/{Sid}/Messages.json              send (Twilio)
 GET  .../Messages.json?To=&From=&DateSent=  .../Messages/{sid}.json  .../Accounts/{Sid}.json
+/resend/..., /postmark/..., ...                            other vendors' APIs, see `vendors`
 
 GET  /control    POST /control      rules of each channel; the body is a JSON merge patch
 GET  /report?interval_s=            POST /reset
@@ -37,6 +38,7 @@ from sendonce.testing.sandbox.shapes import (
     account_in,
     sent_between,
 )
+from sendonce.testing.sandbox.vendors import VENDORS, Vendor
 
 LOOKUP_ROWS_MAX = 1_000
 _TWILIO = b"/2010-04-01/Accounts/"
@@ -73,6 +75,9 @@ class SandboxApplication:
         self._sms = GenericShape("sms", settings.api_token)
         self._email = GenericShape("email", settings.api_token)
         self._twilio = TwilioShape(settings.twilio_account_sid, settings.twilio_auth_token)
+        self._vendors: Mapping[str, Vendor] = {
+            vendor.name: vendor(settings.api_token, now) for vendor in VENDORS
+        }
 
     # what the server calls
 
@@ -80,7 +85,7 @@ class SandboxApplication:
         shape = self._sends(exchange)
         if shape is None:
             return
-        channel = self._channels["email" if shape is self._email else "sms"]
+        channel = self._channels[shape.channel]
         call = channel.begin(exchange.at, authorized=shape.authorized(exchange))
         exchange.call = Sending(shape, channel, call)
         if call.admitted and channel.strikes("cut_early"):
@@ -109,8 +114,10 @@ class SandboxApplication:
                 return self._email
             case target if target.startswith(_TWILIO) and target.endswith(b"/Messages.json"):
                 return self._twilio
-            case _:
-                return None
+            case target:
+                name, path = _below(target.decode("latin-1").partition("?")[0])
+                vendor = self._vendors.get(name)
+                return vendor if vendor is not None and vendor.sends(path) else None
 
     def _send(self, exchange: Exchange, sending: Sending) -> None:
         shape, channel, call = sending.shape, sending.channel, sending.call
@@ -118,7 +125,7 @@ class SandboxApplication:
             call.end(call.refusal)
             headers = retry_after(channel.rules, self._now()) if call.refusal in THROTTLED else ()
             status, body = shape.turned_away(call.refusal)
-            exchange.reply(status, body, headers=headers)
+            exchange.reply(status, body, headers=(*headers, *shape.headers(call.refusal, "")))
             return
         try:
             request = shape.read(exchange)
@@ -146,10 +153,9 @@ class SandboxApplication:
                 exchange.reset()
             case Answer.TRUNCATED:
                 exchange.truncate(status, body)
-            case Answer.REPLAYED:
-                exchange.reply(status, body, headers=((b"idempotent-replayed", b"true"),))
             case _:
-                exchange.reply(status, body)
+                headers = sending.shape.headers(verdict.answer, verdict.receipt)
+                exchange.reply(status, body, headers=headers)
 
     # everything else
 
@@ -180,6 +186,8 @@ class SandboxApplication:
                 self._generic(exchange, path, query)
             case "GET", _ if path.startswith(_TWILIO.decode()):
                 self._twilio_resource(exchange, path, query)
+            case "GET", _ if (vendor := self._vendors.get(_below(path)[0])) is not None:
+                self._vendor_resource(exchange, vendor, _below(path)[1], query)
             case _:
                 _error(exchange, 404, "not_found", f"nothing answers to {exchange.method.decode()} {path}")
 
@@ -324,6 +332,23 @@ class SandboxApplication:
         ]
         exchange.reply(200, self._twilio.page(exchange.target.decode("latin-1"), found, query))
 
+    def _vendor_resource(
+        self, exchange: Exchange, vendor: Vendor, path: str, query: Mapping[str, str]
+    ) -> None:
+        channel = self._channels[vendor.channel]
+        reference = vendor.looked_up(path, query)
+        if not vendor.authorized(exchange) or channel.rules.refuse_credentials:
+            exchange.reply(*vendor.turned_away(Answer.UNAUTHORIZED))
+        elif (account := vendor.account(path)) is not None:
+            exchange.reply(*account)
+        elif reference is None or not channel.rules.lookup:
+            exchange.reply(404, vendor.error(404, "not_found", "no such resource"))
+        elif self._lookup_fails(channel):
+            exchange.reply(*vendor.turned_away(Answer.ERROR_BEFORE))
+        else:
+            found = channel.visible(channel.door.with_reference(reference)) if reference else []
+            exchange.reply(200, vendor.found(found[:LOOKUP_ROWS_MAX]))
+
     def _lookup_fails(self, channel: Channel) -> bool:
         channel.door.lookups += 1
         return channel.strikes("lookup_error")
@@ -344,6 +369,13 @@ def retry_after(rules: ChannelRules, now: int) -> tuple[tuple[bytes, bytes], ...
         case RetryAfter.ABSENT:
             return ()
     return ((b"retry-after", value.encode()),)
+
+
+def _below(path: str) -> tuple[str, str]:
+    """A path's first part, and the path below it."""
+    _, _, rest = path.partition("/")
+    name, _, below = rest.partition("/")
+    return name, f"/{below}"
 
 
 def _json(exchange: Exchange, status: int, value: Any) -> None:

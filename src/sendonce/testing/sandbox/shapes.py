@@ -1,7 +1,8 @@
-"""The two HTTP APIs of the simulated provider: how a request is read and how a verdict is written.
+"""The HTTP APIs of the simulated provider: how a request is read and how a verdict is written.
 
     GenericShape  JSON with our own reference and idempotency key, as many vendors and in-house gateways
     TwilioShape   the Messages resource of Twilio's 2010-04-01 API: form, Basic auth, no reference, no key
+    vendors.*     other vendors' APIs, one a file, each below a path of its own
 
 A shape has no state and no opinion: what becomes of a call is decided in `channel`.
 """
@@ -18,7 +19,7 @@ from datetime import UTC, date, datetime
 from email.utils import format_datetime
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from urllib.parse import parse_qsl
 
 from sendonce.testing.sandbox.channel import Request, Verdict
@@ -45,6 +46,7 @@ REFUSALS: Mapping[Refusal, tuple[str, int, str]] = {
     Refusal.BUSY: ("busy", 21611, "This 'From' number has exceeded the maximum number of queued messages"),
 }
 BUSY_STATUS = 503
+REPLAYED = ((b"idempotent-replayed", b"true"),)
 BUSY_TWILIO_STATUS = 429
 
 # Answer: (HTTP status, generic code, Twilio code, words). The rest of the answers have no body.
@@ -74,6 +76,9 @@ class Malformed(Exception):
 class Shape(Protocol):
     """One API: reads requests, writes answers. Bodies are JSON."""
 
+    @property
+    def channel(self) -> str: ...
+
     def authorized(self, exchange: Exchange) -> bool:
         """Whether the credentials are right; all are where none are set."""
 
@@ -88,6 +93,9 @@ class Shape(Protocol):
 
     def turned_away(self, answer: Answer) -> tuple[int, bytes]:
         """Status and body for a call that was refused at its start."""
+
+    def headers(self, answer: Answer, receipt: str) -> tuple[tuple[bytes, bytes], ...]:
+        """What the API says of a whole answer in headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +157,9 @@ class GenericShape:
     def turned_away(self, answer: Answer) -> tuple[int, bytes]:
         return self._error(answer)
 
+    def headers(self, answer: Answer, receipt: str) -> tuple[tuple[bytes, bytes], ...]:
+        return REPLAYED if answer is Answer.REPLAYED else ()
+
     def found(self, effects: list[Effect]) -> bytes:
         """The answer to a look-up."""
         return json.dumps({"messages": [self.message(effect) for effect in effects]}).encode()
@@ -190,6 +201,7 @@ class TwilioShape:
     """`POST /2010-04-01/Accounts/{Sid}/Messages.json`: To, From or MessagingServiceSid, Body,
     StatusCallback. Answers 201 with the Message resource, errors with code, message, more_info, status."""
 
+    channel: ClassVar[str] = "sms"
     account_sid: str
     auth_token: str
 
@@ -253,6 +265,9 @@ class TwilioShape:
 
     def turned_away(self, answer: Answer) -> tuple[int, bytes]:
         return self._error(answer)
+
+    def headers(self, answer: Answer, receipt: str) -> tuple[tuple[bytes, bytes], ...]:
+        return ()
 
     def message(self, effect: Effect) -> dict[str, Any]:
         """The Message resource of a message that was taken."""

@@ -1,0 +1,35 @@
+"""The provider contract on the adapters of vendors' HTTP APIs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sendonce.ports.provider import Message, Provider
+from sendonce.ports.secret import Secret
+from sendonce.providers.resend import ResendProvider, ResendSettings
+from sendonce.testing.conformance.provider import KeyContract, SmtpContract, json_answer
+
+PASSWORD: Final = "correct-horse-battery"
+EMAIL: Final[Message] = SmtpContract.message
+
+
+class TestResend(KeyContract):
+    credential = PASSWORD
+    message = EMAIL
+
+    def provider(self, port: int) -> Provider:
+        return ResendProvider(
+            ResendSettings(
+                api_key=Secret(PASSWORD),
+                base_url=f"http://127.0.0.1:{port}",
+                allow_plain_http=True,
+                timeout_s=0.3,
+            )
+        )
+
+    def accepted(self) -> bytes:
+        return json_answer(200, {"id": "49a3999c-0ce1-4ea6-ab68-afcd6dc2e794"})
+
+    def rejected(self) -> bytes:
+        words = f"Invalid `to` field: {self.message.to}"
+        return json_answer(422, {"statusCode": 422, "name": "validation_error", "message": words})

@@ -1,0 +1,220 @@
+"""Each vendor's adapter against its simulator, over real HTTP: what is promised is what happens.
+
+The simulators answer in the shapes that the vendors document; effects are counted at the sandbox's door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from sendonce.core.outcome import (
+    Accepted,
+    AccountError,
+    Finding,
+    Outcome,
+    Rejected,
+    Throttled,
+    ThrottleScope,
+    Unknown,
+)
+from sendonce.ports.provider import EmailContent, Message, Provider, ProviderClass, SmsContent
+from sendonce.ports.secret import Secret
+from sendonce.providers.resend import ResendProvider, ResendSettings
+from sendonce.runtime.clock import SystemClock
+from sendonce.testing.sandbox import SandboxClient, SandboxSettings, sandbox_in_thread
+
+TOKEN: Final = "s3cret-token"
+KEY: Final = "5e" * 32
+NOW: Final = SystemClock().now()
+
+
+def email(to: str = "ann@example.com") -> Message:
+    content = EmailContent(
+        "Your parcel", "It's due. [ref:one]", "<p>It's due.</p>", "Shop, Ltd <shop@example.org>"
+    )
+    return Message("r:c:email", KEY, to, content, NOW, 3600)
+
+
+def sms(to: str = "+447700900123") -> Message:
+    return Message("r:c:sms", KEY, to, SmsContent("It's due. [ref:one]", "+447700900100"), NOW, 3600)
+
+
+def resend(url: str, token: str) -> Provider:
+    return ResendProvider(
+        ResendSettings(api_key=Secret(token), base_url=f"{url}/resend", **PLAIN)  # type: ignore[arg-type]
+    )
+
+
+PLAIN: Final[dict[str, object]] = {"allow_plain_http": True, "timeout_s": 2.0}
+
+
+class Vendor(NamedTuple):
+    """`quota`: whether the vendor's answer tells an allowance that is spent from a rate."""
+
+    name: str
+    channel: str
+    message: Callable[..., Message]
+    build: Callable[[str, str], Provider]
+    pace: ThrottleScope
+    quota: bool = True
+
+
+VENDORS: Final = [
+    Vendor("resend", "email", email, resend, ThrottleScope.RATE),
+]
+BY_CLASS: Final = {
+    name: vendor
+    for vendor in VENDORS
+    for name in [f"{vendor.name}-{vendor.build('http://127.0.0.1:1', TOKEN).promise.provider_class}"]
+}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[SandboxClient]:
+    with sandbox_in_thread(SandboxSettings(api_token=TOKEN)) as client:
+        yield client
+
+
+@pytest.fixture
+def sandbox(running: SandboxClient) -> SandboxClient:
+    running.reset(rules=True)
+    return running
+
+
+every = pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
+
+
+def of_class(wanted: ProviderClass) -> pytest.MarkDecorator:
+    chosen = [vendor for name, vendor in BY_CLASS.items() if name.endswith(f"-{wanted}")]
+    return pytest.mark.parametrize("vendor", chosen, ids=lambda vendor: vendor.name)
+
+
+@every
+def test_a_message_takes_effect_once_and_its_key_is_at_the_door(
+    vendor: Vendor, sandbox: SandboxClient
+) -> None:
+    outcome = send(vendor, sandbox)
+    assert isinstance(outcome, Accepted), outcome
+    (effect,) = sandbox.effects()
+    message = vendor.message()
+    assert effect["receipt"] == outcome.receipt
+    assert effect["to"].lstrip("+") == message.to.lstrip("+")
+    assert effect["marker"] == "one"
+    promise = vendor.build(sandbox.http_url, TOKEN).promise
+    if promise.provider_class is ProviderClass.KEY:
+        assert effect["key"] == KEY
+    elif promise.lookup or promise.echo:
+        assert KEY in effect["reference"] or effect["reference"] in KEY
+
+
+@every
+def test_the_login_is_checked_and_a_wrong_one_is_the_accounts_fault(
+    vendor: Vendor, sandbox: SandboxClient
+) -> None:
+    assert run(vendor, sandbox, lambda provider: provider.check())
+    outcome = send(vendor, sandbox, token="another")
+    assert isinstance(outcome, AccountError), outcome
+    assert sandbox.effects() == []
+
+
+@every
+@pytest.mark.parametrize(
+    ("form", "least", "most"),
+    [("seconds", 3.0, 3.0), ("date", 1.0, 4.0), ("zero", None, None), ("absent", None, None)],
+)
+def test_a_429_is_throttled_with_its_wait(
+    vendor: Vendor, sandbox: SandboxClient, form: str, least: float | None, most: float | None
+) -> None:
+    change(vendor, sandbox, throttle={"next": 1}, retry_after=form, retry_after_s=3)
+    outcome = send(vendor, sandbox)
+    assert isinstance(outcome, Throttled), outcome
+    assert outcome.scope is vendor.pace
+    if least is None or most is None:
+        assert outcome.retry_after_s is None
+    else:
+        assert outcome.retry_after_s is not None
+        assert least <= outcome.retry_after_s <= most
+    assert sandbox.effects() == []
+
+
+@every
+def test_a_spent_allowance_is_told_from_a_rate(vendor: Vendor, sandbox: SandboxClient) -> None:
+    change(vendor, sandbox, quota_limit=1)
+    assert isinstance(send(vendor, sandbox), Accepted)
+    outcome = send(vendor, sandbox)
+    assert isinstance(outcome, Throttled), outcome
+    assert outcome.scope is (ThrottleScope.QUOTA if vendor.quota else vendor.pace)
+
+
+@every
+@pytest.mark.parametrize("fault", ["error_before", "error_after", "lost_before", "lost_after", "truncated"])
+def test_what_may_have_arrived_is_unknown(vendor: Vendor, sandbox: SandboxClient, fault: str) -> None:
+    change(vendor, sandbox, **{fault: {"next": 1}})
+    outcome = send(vendor, sandbox)
+    assert isinstance(outcome, Unknown), outcome
+    assert len(sandbox.effects()) == (fault in ("error_after", "lost_after", "truncated"))
+
+
+@every
+def test_a_refused_recipient_and_a_refused_sender(vendor: Vendor, sandbox: SandboxClient) -> None:
+    message = vendor.message()
+    local = message.to[1:].split("@")[0]
+    change(vendor, sandbox, recipients=[{"pattern": local, "refusal": "invalid"}])
+    outcome = send(vendor, sandbox)
+    assert isinstance(outcome, Rejected), outcome
+    assert message.to not in repr(outcome)
+    change(vendor, sandbox, recipients=None, refused_senders=".")
+    outcome = send(vendor, sandbox)
+    assert isinstance(outcome, AccountError), outcome
+    assert sandbox.effects() == []
+
+
+@of_class(ProviderClass.KEY)
+def test_a_lost_answer_is_repeated_under_the_key_without_a_second_effect(
+    vendor: Vendor, sandbox: SandboxClient
+) -> None:
+    change(vendor, sandbox, lost_after={"next": 1})
+    assert isinstance(send(vendor, sandbox), Unknown)
+    again = send(vendor, sandbox)
+    assert isinstance(again, Accepted), again
+    (effect,) = sandbox.effects()
+    assert again.receipt == effect["receipt"]
+    other = replace(vendor.message(), content=replace(vendor.message().content, text="Something else"))
+    assert isinstance(send(vendor, sandbox, other), Unknown), "a key that was used for another text"
+
+
+def change(vendor: Vendor, sandbox: SandboxClient, **rules: Any) -> None:
+    sandbox.change(**{vendor.channel: rules})
+
+
+def send(
+    vendor: Vendor, sandbox: SandboxClient, message: Message | None = None, *, token: str = TOKEN
+) -> Outcome:
+    chosen = message or vendor.message()
+    return run(vendor, sandbox, lambda provider: provider.send(chosen, start=nothing), token=token)
+
+
+def look_up(vendor: Vendor, sandbox: SandboxClient, message: Message | None = None) -> Finding:
+    chosen = message or vendor.message()
+    return run(vendor, sandbox, lambda provider: provider.look_up(chosen))
+
+
+def run(vendor: Vendor, sandbox: SandboxClient, act: Callable[[Provider], Any], *, token: str = TOKEN) -> Any:
+    async def bounded() -> Any:
+        provider = vendor.build(sandbox.http_url, token)
+        try:
+            async with asyncio.timeout(10):
+                return await act(provider)
+        finally:
+            await provider.close()
+
+    return asyncio.run(bounded())
+
+
+async def nothing() -> None:
+    pass
