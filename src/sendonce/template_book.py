@@ -107,6 +107,8 @@ def from_tx(tx: Tx) -> Loader:
     """Loads inside a unit."""
 
     def load(tenant: str, name: str, version: int) -> list[StoredTemplate]:
+        if not name.isprintable():
+            return []  # no template can have such a name
         if version:
             return tx.templates.version(tenant, name, version)
         return tx.templates.newest(tenant, name)

@@ -23,7 +23,7 @@ from typing import Final
 
 from sendonce import telemetry
 from sendonce.core import catch_up, news, pacing
-from sendonce.core.delivery import Channel, parse_channel
+from sendonce.core.delivery import Channel, check_id, parse_channel
 from sendonce.core.duration import say_duration
 from sendonce.core.errors import InvalidInput, NotFound, Refused
 from sendonce.core.ledger import Value
@@ -215,7 +215,7 @@ def _checked(target: Target, policy: Policy, *, known: bool = True) -> Target:
         case Scope.GROUP:
             if not target.name.strip():
                 raise InvalidInput("the group has no name: give one", field="group")
-            return replace(target, name=target.name.strip())
+            return replace(target, name=check_id(target.name, "group"))
         case Scope.ACCOUNT:
             if known and target.name not in policy.accounts:
                 names = ", ".join(sorted(policy.accounts))

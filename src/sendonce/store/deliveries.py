@@ -13,7 +13,7 @@ from sendonce.core.delivery import Channel, partition_of
 from sendonce.core.ledger import GENESIS, TELLS_RECEIPT, Entry, link, spell
 from sendonce.core.lifecycle import ENDED, Ending, Event, Standing, State
 from sendonce.ports.store import Course, Delivery, Move, NewDelivery
-from sendonce.store.session import Parameters, Session, Tuple
+from sendonce.store.session import Parameters, Session, Tuple, check_text
 
 COLUMNS: Final = (
     "id, tenant, key, reminder_id, customer, channel, address_tag, category, grp, priority, "
@@ -111,6 +111,8 @@ class SqlDeliveries:
         return [_delivery(row) for rows in found for row in rows]
 
     def by_keys(self, keys: Sequence[tuple[str, str]]) -> list[Delivery]:
+        for named_key in keys:
+            check_text(*named_key)
         # In one order whoever asks, so that two who lock the same rows do not wait for each other.
         named: list[Parameters] = [{"tenant": tenant, "key": key} for tenant, key in sorted(set(keys))]
         return self._in_order(self._session.rows_each("delivery_by_key", named))
@@ -120,6 +122,7 @@ class SqlDeliveries:
         return self._in_order(self._session.rows_each("delivery_of_reminder", named))
 
     def matching(self, what: str, value: Mapping[str, int | str], limit: int, after: int) -> list[Delivery]:
+        check_text(*value.values())
         return self._page(f"delivery_matching_{what}", {**value, "limit": limit, "after": after})
 
     def due(self, now: int, limit: int) -> list[Delivery]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sendonce.core.delivery import Channel, partition_of
 from sendonce.ports.store import Content, Reminder, StoredTemplate
-from sendonce.store.session import Session, Tuple
+from sendonce.store.session import Session, Tuple, check_text
 
 COLUMNS: Final = (
     "id, tenant, reminder, customer, due_at, due_local, zone, expires_at, template, template_version, "
@@ -172,10 +172,12 @@ class SqlTemplates:
         self._session = session
 
     def newest(self, tenant: str, name: str) -> list[StoredTemplate]:
+        check_text(tenant, name)
         rows = self._session.rows("template_newest", {"tenant": tenant, "name": name})
         return [_template(row) for row in rows]
 
     def version(self, tenant: str, name: str, version: int) -> list[StoredTemplate]:
+        check_text(tenant, name)
         rows = self._session.rows("template_version", {"tenant": tenant, "name": name, "version": version})
         return [_template(row) for row in rows]
 

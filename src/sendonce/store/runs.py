@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from sendonce.core.consent import Kind, Preference
 from sendonce.core.ledger import Value
 from sendonce.ports.store import Pause, Process
-from sendonce.store.session import Parameters, Session, Tuple
+from sendonce.store.session import Parameters, Session, Tuple, check_text
 
 
 class SqlProcesses:
@@ -93,6 +93,7 @@ class SqlRuns:
         return self._session.run("pass_forget", {"before": before, "limit": limit})
 
     def begin_import(self, tenant: str, source: str, file: str, actor: str) -> int:
+        check_text(tenant, source, file)
         parameters: Parameters = {
             "tenant": tenant,
             "source": source,

@@ -6,11 +6,30 @@ of a few dozen lines (`sqlite.py`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+from sendonce.core.errors import InvalidInput
 
 Parameters = Mapping[str, int | str]
 Tuple = Sequence[Any]  # one row; the reader beside the column list knows the types
+
+
+def check_text(*texts: int | str) -> None:
+    """For text that comes from people unchecked. Raises `InvalidInput` where not every store could hold it.
+
+    PostgreSQL knows no U+0000, which SQLite takes, and neither a lone surrogate; what is asked with one must
+    have the same answer on both.
+    """
+    for text in texts:
+        if type(text) is str and not text.isprintable() and (found := _UNSTORABLE.search(text)):
+            raise InvalidInput(
+                f"{text!r:.80} holds U+{ord(found[0]):04X}, a character that no name can hold: remove it"
+            )
+
+
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 class Session(Protocol):

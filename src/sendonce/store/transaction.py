@@ -12,7 +12,7 @@ from sendonce.store.gates import SqlCalls, SqlGates
 from sendonce.store.intake import SqlIntake
 from sendonce.store.reminders import SqlContents, SqlReminders, SqlTemplates
 from sendonce.store.runs import SqlPreferences, SqlProcesses, SqlRuns
-from sendonce.store.session import Session
+from sendonce.store.session import Session, check_text
 
 
 class SqlTx:
@@ -111,4 +111,5 @@ class SqlTx:
         self.announced[topic] = None
 
     def rows(self, view: str, **parameters: int | str) -> list[Row]:
+        check_text(*parameters.values())
         return self._session.mappings(view, parameters)
