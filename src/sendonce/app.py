@@ -45,6 +45,7 @@ from sendonce.ports.store import Store, Tx
 from sendonce.providers.console import ConsoleProvider, ConsoleSettings
 from sendonce.providers.file import FileProvider, FileSettings
 from sendonce.providers.http import HttpProvider, HttpSettings
+from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
 from sendonce.providers.smtp import SmtpProvider, SmtpSettings
 from sendonce.providers.twilio import TwilioProvider, TwilioSettings
@@ -61,6 +62,7 @@ PROVIDERS: Final = {
     "smtp": SmtpSettings,
     "twilio": TwilioSettings,
     "resend": ResendSettings,
+    "postmark": PostmarkSettings,
     "http": HttpSettings,
     "console": ConsoleSettings,
     "file": FileSettings,
@@ -319,6 +321,11 @@ def make_provider(account: AccountSettings) -> Provider:
             resend = bind(ResendSettings, options, place)
             _check_connections(account, resend.connections_max)
             return ResendProvider(resend)
+        case "postmark":
+            _check_channel(account, Channel.EMAIL)
+            postmark = bind(PostmarkSettings, options, place)
+            _check_connections(account, postmark.connections_max)
+            return PostmarkProvider(postmark)
         case "http":
             http = bind(HttpSettings, options, place)
             _check_connections(account, http.connections_max)

@@ -6,8 +6,9 @@ from typing import Final
 
 from sendonce.ports.provider import Message, Provider
 from sendonce.ports.secret import Secret
+from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
-from sendonce.testing.conformance.provider import KeyContract, SmtpContract, json_answer
+from sendonce.testing.conformance.provider import KeyContract, LookupContract, SmtpContract, json_answer
 
 PASSWORD: Final = "correct-horse-battery"
 EMAIL: Final[Message] = SmtpContract.message
@@ -33,3 +34,36 @@ class TestResend(KeyContract):
     def rejected(self) -> bytes:
         words = f"Invalid `to` field: {self.message.to}"
         return json_answer(422, {"statusCode": 422, "name": "validation_error", "message": words})
+
+
+class TestPostmark(LookupContract):
+    credential = PASSWORD
+    message = EMAIL
+
+    def provider(self, port: int) -> Provider:
+        return PostmarkProvider(
+            PostmarkSettings(
+                server_token=Secret(PASSWORD),
+                base_url=f"http://127.0.0.1:{port}",
+                allow_plain_http=True,
+                timeout_s=0.3,
+            )
+        )
+
+    def accepted(self) -> bytes:
+        return json_answer(200, {"MessageID": "m-1", "ErrorCode": 0, "Message": "OK"})
+
+    def rejected(self) -> bytes:
+        words = f"Found inactive addresses: {self.message.to}."
+        return json_answer(422, {"ErrorCode": 406, "Message": words})
+
+    def present(self) -> bytes:
+        mine = {"MessageID": "m-1", "Metadata": {"sendonce": self.message.send_key}}
+        return json_answer(200, {"TotalCount": 2, "Messages": [{"MessageID": "m-0", "Metadata": {}}, mine]})
+
+    def absent(self) -> bytes:
+        return json_answer(200, {"TotalCount": 0, "Messages": []})
+
+    def others(self) -> bytes:
+        other = {"MessageID": "m-2", "Metadata": {"sendonce": "other"}}
+        return json_answer(200, {"TotalCount": 1, "Messages": [other]})

@@ -6,17 +6,21 @@ The simulators answer in the shapes that the vendors document; effects are count
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pytest
 
 from sendonce.core.outcome import (
+    Absent,
     Accepted,
     AccountError,
     Finding,
+    Found,
+    NoAnswer,
     Outcome,
+    Reason,
     Rejected,
     Throttled,
     ThrottleScope,
@@ -24,10 +28,12 @@ from sendonce.core.outcome import (
 )
 from sendonce.ports.provider import EmailContent, Message, Provider, ProviderClass, SmsContent
 from sendonce.ports.secret import Secret
+from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
 from sendonce.runtime.clock import SystemClock
 from sendonce.testing.sandbox import SandboxClient, SandboxSettings, sandbox_in_thread
 
+T = TypeVar("T")
 TOKEN: Final = "s3cret-token"
 KEY: Final = "5e" * 32
 NOW: Final = SystemClock().now()
@@ -50,22 +56,34 @@ def resend(url: str, token: str) -> Provider:
     )
 
 
+def postmark(url: str, token: str) -> Provider:
+    return PostmarkProvider(
+        PostmarkSettings(
+            server_token=Secret(token),
+            base_url=f"{url}/postmark",
+            index_lag_s=1.0,
+            **PLAIN,  # type: ignore[arg-type]
+        )
+    )
+
+
 PLAIN: Final[dict[str, object]] = {"allow_plain_http": True, "timeout_s": 2.0}
 
 
 class Vendor(NamedTuple):
-    """`quota`: whether the vendor's answer tells an allowance that is spent from a rate."""
+    """`quota`: what a spent allowance is taken for: a quota, the account's credit, or another 429."""
 
     name: str
     channel: str
     message: Callable[..., Message]
     build: Callable[[str, str], Provider]
     pace: ThrottleScope
-    quota: bool = True
+    quota: Throttled | AccountError = Throttled(ThrottleScope.QUOTA, "")
 
 
 VENDORS: Final = [
     Vendor("resend", "email", email, resend, ThrottleScope.RATE),
+    Vendor("postmark", "email", email, postmark, ThrottleScope.RATE, AccountError(Reason.CREDIT, "")),
 ]
 BY_CLASS: Final = {
     name: vendor
@@ -147,8 +165,10 @@ def test_a_spent_allowance_is_told_from_a_rate(vendor: Vendor, sandbox: SandboxC
     change(vendor, sandbox, quota_limit=1)
     assert isinstance(send(vendor, sandbox), Accepted)
     outcome = send(vendor, sandbox)
-    assert isinstance(outcome, Throttled), outcome
-    assert outcome.scope is (ThrottleScope.QUOTA if vendor.quota else vendor.pace)
+    assert isinstance(outcome, Throttled | AccountError), outcome
+    if isinstance(outcome, Throttled):
+        outcome = replace(outcome, retry_after_s=None)
+    assert replace(outcome, code="") == vendor.quota
 
 
 @every
@@ -188,6 +208,30 @@ def test_a_lost_answer_is_repeated_under_the_key_without_a_second_effect(
     assert isinstance(send(vendor, sandbox, other), Unknown), "a key that was used for another text"
 
 
+@of_class(ProviderClass.LOOKUP)
+def test_a_lost_answer_is_found_by_our_key(vendor: Vendor, sandbox: SandboxClient) -> None:
+    change(vendor, sandbox, lost_after={"next": 1}, lookup_error={"next": 1})
+    assert isinstance(send(vendor, sandbox), Unknown)
+    assert isinstance(look_up(vendor, sandbox), NoAnswer), "a search that is down proves nothing"
+    (effect,) = sandbox.effects()
+    assert look_up(vendor, sandbox) == Found(effect["receipt"])
+    other = replace(vendor.message(), send_key="7a" * 32)
+    assert look_up(vendor, sandbox, other) == Absent(believable=True)
+
+
+@of_class(ProviderClass.LOOKUP)
+def test_absence_is_believed_only_where_the_lag_is_stated_and_the_message_is_kept(
+    vendor: Vendor, sandbox: SandboxClient
+) -> None:
+    change(vendor, sandbox, lookup_lag_s=60)
+    assert isinstance(send(vendor, sandbox), Accepted)
+    # It is missing, and was accepted: the core waits out `index_lag_s` before it believes this answer.
+    assert look_up(vendor, sandbox) == Absent(believable=True)
+    assert vendor.build(sandbox.http_url, TOKEN).promise.index_lag_s == 1.0
+    old = replace(vendor.message(), frozen_at=NOW - 15 * 86_400 * 1_000_000)
+    assert look_up(vendor, sandbox, old) == Absent(believable=False)
+
+
 def change(vendor: Vendor, sandbox: SandboxClient, **rules: Any) -> None:
     sandbox.change(**{vendor.channel: rules})
 
@@ -204,8 +248,10 @@ def look_up(vendor: Vendor, sandbox: SandboxClient, message: Message | None = No
     return run(vendor, sandbox, lambda provider: provider.look_up(chosen))
 
 
-def run(vendor: Vendor, sandbox: SandboxClient, act: Callable[[Provider], Any], *, token: str = TOKEN) -> Any:
-    async def bounded() -> Any:
+def run(
+    vendor: Vendor, sandbox: SandboxClient, act: Callable[[Provider], Awaitable[T]], *, token: str = TOKEN
+) -> T:
+    async def bounded() -> T:
         provider = vendor.build(sandbox.http_url, token)
         try:
             async with asyncio.timeout(10):

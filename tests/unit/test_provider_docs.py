@@ -13,6 +13,7 @@ from sendonce.config.problems import Place
 from sendonce.providers.api import ApiSettings
 from sendonce.providers.file import FileSettings
 from sendonce.providers.http import HttpProvider, HttpSettings, Rule
+from sendonce.providers.postmark import PostmarkSettings
 from sendonce.providers.resend import ResendSettings
 from sendonce.providers.smtp import SmtpSettings
 from sendonce.providers.twilio import TwilioSettings
@@ -23,6 +24,7 @@ SECTIONS = {
     "## twilio": TwilioSettings,
     "## Keys that every vendor's API has": ApiSettings,
     "## resend": ResendSettings,
+    "## postmark": PostmarkSettings,
     "## http": HttpSettings,
     "### Rules": Rule,
     "## console and file": FileSettings,
@@ -60,6 +62,7 @@ def test_the_examples_can_be_read(section: str) -> None:
         "TWILIO_ACCOUNT_SID": "AC" + "0" * 32,
         "TWILIO_AUTH_TOKEN": "x",
         "RESEND_API_KEY": "x",
+        "POSTMARK_SERVER_TOKEN": "x",
     }
     settings: object = bind(SECTIONS[section], own, Place(Path("/sendonce.toml"), "account.example", environ))
     if isinstance(settings, HttpSettings):

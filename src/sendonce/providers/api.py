@@ -23,6 +23,7 @@ from typing import Any
 from sendonce.address import parse_sender
 from sendonce.core.errors import ConfigError, InvalidInput
 from sendonce.core.outcome import (
+    Absent,
     AccountError,
     Outcome,
     Reason,
@@ -39,10 +40,6 @@ from sendonce.runtime.http_client import HttpClient, Limits, Response, encode_re
 
 Codes = Mapping[str, Callable[[str], Outcome]]
 """A provider's code, and the outcome that it makes of itself."""
-
-LOOKUP_S = 7 * 86_400
-"""How long a look-up is trusted after publication. The shortest retention among the adapters' providers:
-a message that is older may be missing because it was forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +189,13 @@ def outcome_of(
             return Rejected(suspect, said)
         case _:
             return Unknown("server_error", said)
+
+
+def absent(message: Message, now: int, *, lag_s: float | None, retention_s: float) -> Absent:
+    """What a search without a result says. Believable only where somebody has stated the search's lag, and
+    not for a message so old that the provider may have forgotten it. The core waits the lag out."""
+    kept = now - message.frozen_at < retention_s * 1_000_000
+    return Absent(believable=lag_s is not None and kept)
 
 
 def reject(reason: Reason, *, suppress: bool = False) -> Callable[[str], Outcome]:

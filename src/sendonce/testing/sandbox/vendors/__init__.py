@@ -8,9 +8,10 @@ state and no opinion: what becomes of a call is decided in `channel`, with the s
 
 from typing import Final
 
+from sendonce.testing.sandbox.vendors.postmark import Postmark
 from sendonce.testing.sandbox.vendors.resend import Resend
 from sendonce.testing.sandbox.vendors.vendor import Vendor
 
-VENDORS: Final[tuple[type[Vendor], ...]] = (Resend,)
+VENDORS: Final[tuple[type[Vendor], ...]] = (Resend, Postmark)
 
 __all__ = ["VENDORS", "Vendor"]
