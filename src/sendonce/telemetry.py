@@ -300,6 +300,14 @@ REDRIVEN: Final = Event(
 )
 RESOLVED: Final = Event("resolved", "Somebody decided an uncertain delivery.", INFO, ("delivery", "state"))
 
+SEALED: Final = Event("sealed", "Ledger entries were closed into a block.", DEBUG, ("block", "sealed"))
+CHECKPOINT_FAILED: Final = Event(
+    "checkpoint_failed",
+    "A checkpoint of the seals could not be exported; it is tried again.",
+    ERROR,
+    ("block", "error", "at"),
+)
+
 STORE_UNAVAILABLE: Final = Event(
     "store_unavailable",
     "The store is locked, full or unreachable. Nothing was half done; it is tried again.",
@@ -355,6 +363,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "age_s": "how long ago it was due",
     "at": "file and line of the code",
     "attempt": "which call of this delivery, from 1",
+    "block": "the number of the sealed block",
     "cancelled": "reminders that the file no longer lists",
     "channel": "`email` or `sms`",
     "code": "the provider's own code",
@@ -389,6 +398,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "rows": "rows read",
     "run": "the number of the pass",
     "scope": "whom it is about",
+    "sealed": "ledger entries that were closed",
     "source": "where it came from",
     "stage": "the part of the pipeline",
     "state": "the delivery's state now",

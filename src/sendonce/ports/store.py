@@ -32,6 +32,7 @@ from sendonce.core.delivery import Channel
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Event, Standing
 from sendonce.core.pacing import Gate, GateLimits
+from sendonce.core.seal import Entry, SealedBlock
 from sendonce.core.value import value
 
 T = TypeVar("T")
@@ -586,6 +587,40 @@ class Answers(Protocol):
         ...
 
 
+class Seals(Protocol):
+    """Blocks of sealed entries (`core.seal`), and what may be sealed."""
+
+    def given(self) -> int:
+        """The highest number that any entry was given, committed or not; 0: none yet."""
+        ...
+
+    def writers(self) -> frozenset[str]:
+        """The transactions that may hold entries which others cannot see yet.
+
+        Where it is asked after `given`, then every entry up to that number is committed or will never be, once
+        none of these is among those that are named in a later answer.
+        """
+        ...
+
+    def entries(self, after: int, upto: int, limit: int) -> list[Entry]:
+        """The entries with numbers above `after` up to `upto`, in order, at most `limit`."""
+        ...
+
+    def last(self) -> SealedBlock | None: ...
+
+    def page(self, after: int, limit: int) -> list[SealedBlock]:
+        """Blocks with a number above this one, in order."""
+        ...
+
+    def append(self, block: SealedBlock) -> None:
+        """Keep one more. Of two with one number, one fails."""
+        ...
+
+    def text_of(self, entry: Entry) -> str:
+        """The entry's text, to name what it belongs to; "" where it is not there."""
+        ...
+
+
 class Tx(Protocol):
     """One unit's view of the store. Valid inside the unit only."""
 
@@ -634,6 +669,8 @@ class Tx(Protocol):
     def api_keys(self) -> ApiKeys: ...
     @property
     def answers(self) -> Answers: ...
+    @property
+    def seals(self) -> Seals: ...
 
     def meta(self, name: str) -> str | None: ...
 

@@ -81,6 +81,13 @@ _COLUMNS: Final = {
     "reminder": reminders.COLUMNS,
     "look_of_state": deliveries.LOOK_OF_STATE,
     "last_entry": "(SELECT last_value FROM ledger_id_seq)",
+    "ledger_given": "(SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM ledger_id_seq)",
+    # Whoever appended to the ledger holds this lock until its commit can be seen (PostgreSQL manual, 13.3.1).
+    "ledger_writers": (
+        "(SELECT virtualtransaction AS who FROM pg_locks WHERE locktype = 'relation' "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+        "AND relation = 'ledger'::regclass AND mode = 'RowExclusiveLock') AS writing"
+    ),
 }
 # Sideways: each row is locked when it is its turn, and no more than are asked for. And only an index of the
 # agenda can lead to them, whatever the planner believes about the sizes of the tables.

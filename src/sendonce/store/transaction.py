@@ -12,6 +12,7 @@ from sendonce.store.gates import SqlCalls, SqlGates
 from sendonce.store.intake import SqlIntake
 from sendonce.store.reminders import SqlContents, SqlReminders, SqlTemplates
 from sendonce.store.runs import SqlPreferences, SqlProcesses, SqlRuns
+from sendonce.store.seals import SqlSeals
 from sendonce.store.session import Session, check_text
 
 
@@ -86,6 +87,10 @@ class SqlTx:
     @cached_property
     def answers(self) -> SqlAnswers:
         return SqlAnswers(self._session)
+
+    @cached_property
+    def seals(self) -> SqlSeals:
+        return SqlSeals(self._session)
 
     def meta(self, name: str) -> str | None:
         rows = self._session.rows("meta_get", {"name": name})

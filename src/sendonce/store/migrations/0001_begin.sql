@@ -315,3 +315,12 @@ CREATE TABLE answered (
     PRIMARY KEY (tenant, name)
 ){clustered};
 CREATE INDEX answered_kept ON answered (keep_until);
+
+-- The ledger's entries closed block by block: see sendonce.core.seal. Only ever added to.
+CREATE TABLE seal (
+    number    {key},
+    header    TEXT   NOT NULL,        -- canonical JSON
+    hash      TEXT   NOT NULL,
+    signature TEXT   NOT NULL,        -- Ed25519 in base64; "": unsigned
+    leaves    TEXT   NOT NULL         -- the hash of each entry, one behind the other, in base64
+);

@@ -1,0 +1,247 @@
+"""The proof of the seals: what was sealed is still there, all of it, as it was and where it was.
+
+1. the blocks: none changed, dropped, swapped or put in; each signed by a trusted key, from the first one
+   that is
+   signed on
+2. the entries: each that a block sealed is there as it was, unless a later tombstone says that it was
+   deleted; none
+   was put in behind the seal
+3. the checkpoints: each block that was exported is still the one it was. So nobody can cut off the end, or
+   make
+   all blocks anew
+
+It reads some blocks at a time, in bounded memory, beside running workers, and stops at nothing. What is
+newer than the last block is not sealed yet; and what was cut off behind the last checkpoint, together with
+its blocks, only the chains of deliveries can show (`verify`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+
+from sendonce.core import seal
+from sendonce.core.ledger import Fault
+from sendonce.core.seal import Block, Entry, SealedBlock
+from sendonce.pipeline.record import body_of
+from sendonce.ports.signer import Verifier
+from sendonce.ports.store import Store, Tx
+
+PAGE: Final = 8
+"""Blocks read at once, with their entries: up to 33,000 of them."""
+FAULTS_MAX: Final = 1_000
+EXTRA_MAX: Final = 1_000
+"""So many more entries than a page's blocks count are read, to name those that were put in."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class Sealed:
+    """What was checked. `faults` are the first `FAULTS_MAX` of `faulty`.
+
+    entries     that a block sealed
+    deleted     of them, and a tombstone says so
+    unsigned    blocks that nobody signed
+    unsealed    numbers of entries that no block covers yet
+    """
+
+    blocks: int = 0
+    unsigned: int = 0
+    entries: int = 0
+    deleted: int = 0
+    unsealed: int = 0
+    checkpoints: int = 0
+    faulty: int = 0
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.faulty == 0
+
+    def add(self, key: str, what: str, seq: int = 0) -> None:
+        self.faulty += 1
+        if len(self.faults) < FAULTS_MAX:
+            self.faults.append(Fault(key, seq, what))
+
+
+def check_seals(
+    store: Store,
+    verifier: Verifier | None,
+    checkpoints: Iterable[str] = (),
+    *,
+    progress: Callable[[Sealed], None] = lambda sealed: None,
+) -> Sealed:
+    """Check everything. Without `verifier` no signature is looked at. `checkpoints` are lines, in order."""
+    return _Check(store, verifier, progress).run(checkpoints)
+
+
+class _Check:
+    def __init__(self, store: Store, verifier: Verifier | None, progress: Callable[[Sealed], None]) -> None:
+        self._store = store
+        self._verifier = verifier
+        self._progress = progress
+        self._found = Sealed()
+        self._exported: dict[int, tuple[int, str, int]] = {}  # block -> line, hash, at
+        self._signed = 0  # the first block that was signed
+
+    def run(self, checkpoints: Iterable[str]) -> Sealed:
+        self._read_checkpoints(checkpoints)
+        upto, number = self._check_blocks()
+        found = self._found
+        found.unsealed = max(0, self._store.read(lambda tx: tx.seals.given()) - upto)
+        for missing in sorted(self._exported):
+            line, _, at = self._exported[missing]
+            end = (
+                f"the store ends at block {number}: its end was cut off" if missing > number else "it is gone"
+            )
+            found.add(f"block {missing}", f"line {line} of the checkpoints has it, of {_when(at)}; {end}")
+        return found
+
+    # Checkpoints
+
+    def _read_checkpoints(self, lines: Iterable[str]) -> None:
+        for number, line in enumerate(lines, start=1):
+            place = f"checkpoint {number}"
+            try:
+                checkpoint, block = seal.read_checkpoint(line)
+            except (ValueError, TypeError, RecursionError) as error:
+                self._found.add(place, f"line {number} of the checkpoints was torn or changed: {error}")
+                continue
+            self._found.checkpoints += 1
+            for fault in self._signature_faults(block, checkpoint.header, checkpoint.signature):
+                self._found.add(place, f"line {number} of the checkpoints: {fault}")
+            before = self._exported.setdefault(block.number, (number, checkpoint.hash, block.at))
+            if before[1] != checkpoint.hash:
+                self._found.add(
+                    place, f"lines {before[0]} and {number} have two blocks with the number {block.number}"
+                )
+
+    # Blocks
+
+    def _check_blocks(self) -> tuple[int, int]:
+        """Up to which entry the last block goes, and its number."""
+        last: Block | None = None
+        last_hash: str | None = seal.GENESIS  # None: the block before is not there, or cannot be read
+        number = upto = 0
+        while page := self._store.read(partial(_page, number)):
+            for read in page:
+                sealed, block = read.sealed, read.block
+                if sealed.number != number + 1:
+                    self._found.add(
+                        f"block {number + 1}", f"it is gone: block {sealed.number} is the next one there"
+                    )
+                    last_hash = None
+                number = sealed.number
+                self._found.blocks += 1
+                faults = list(read.faults)
+                if block is not None:
+                    if last_hash is not None:
+                        faults += seal.follows(block, last, last_hash)
+                    faults += self._signature_faults(block, sealed.header, sealed.signature)
+                    faults += self._order_faults(block)
+                    self._check_entries(block, read.leaves, read.entries)
+                    upto = max(upto, block.upto)
+                faults += self._export_faults(sealed)
+                for fault in faults:
+                    self._found.add(f"block {number}", fault)
+                last, last_hash = block, sealed.hash if block is not None else None
+            self._progress(self._found)
+        return upto, number
+
+    def _signature_faults(self, block: Block, header: str, signature: str) -> Iterator[str]:
+        if not block.key:
+            if signature:
+                yield "it has a signature, and names no key"
+        elif not signature:
+            yield f"the signature of key {block.key} is gone"
+        elif self._verifier is not None and block.key not in self._verifier.keys:
+            yield f"key {block.key} signed it, which [audit] public_keys does not name"
+        elif self._verifier is not None and not self._verifier.holds(
+            block.key, seal.payload(header), signature
+        ):
+            yield f"its signature is not that of key {block.key}"
+
+    def _order_faults(self, block: Block) -> Iterator[str]:
+        if block.key:
+            self._signed = self._signed or block.number
+        else:
+            self._found.unsigned += 1
+            if self._signed:
+                yield f"it is not signed, and block {self._signed} before it is"
+
+    def _export_faults(self, sealed: SealedBlock) -> Iterator[str]:
+        line, hash_, at = self._exported.pop(sealed.number, (0, sealed.hash, 0))
+        if hash_ != sealed.hash:
+            yield f"it is another one than in line {line} of the checkpoints, of {_when(at)}"
+
+    # Entries
+
+    def _check_entries(self, block: Block, leaves: Sequence[bytes], entries: Sequence[Entry]) -> None:
+        found = self._found
+        found.entries += block.count
+        now = seal.leaves_of(entries)
+        if now == leaves:
+            return
+        ids = [id_ for each in seal.ranges_of(block.ids) for id_ in each]
+        sealed = dict(zip(ids, leaves, strict=True))
+        there = {entry[0]: (entry, leaf) for entry, leaf in zip(entries, now, strict=True)}
+        self._check_missing(block, [id_ for id_ in ids if id_ not in there])
+        for id_, (entry, leaf) in there.items():
+            if id_ not in sealed:
+                what = f"entry {id_} of the ledger was put in behind the seal of block {block.number}"
+            elif leaf != sealed[id_]:
+                what = f"entry {id_} of the ledger is another one than block {block.number} sealed"
+            else:
+                continue
+            key, seq = self._whose(entry)
+            found.add(key, f"{what} on {_when(block.at)}", seq)
+
+    def _check_missing(self, block: Block, missing: Sequence[int]) -> None:
+        if not missing:
+            return
+        lost = seal.unexplained(missing, ())
+        self._found.deleted += len(missing) - len(lost)
+        if lost:
+            self._found.add(
+                f"block {block.number}",
+                f"entries {seal.spell_ids(lost)} of the ledger are gone, {len(lost)} of {block.count} that "
+                f"were sealed on {_when(block.at)}, and no tombstone says why",
+            )
+
+    def _whose(self, entry: Entry) -> tuple[str, int]:
+        body = body_of(self._store.read(lambda tx: tx.seals.text_of(entry)))
+        key = str(body.get("key") or f"id {entry[1]}")
+        return key, entry[2] if isinstance(entry[2], int) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A kept block, what it says, and the entries that stand where it sealed some."""
+
+    sealed: SealedBlock
+    block: Block | None
+    leaves: Sequence[bytes]
+    faults: Sequence[str]
+    entries: Sequence[Entry]
+
+
+def _page(after: int, tx: Tx) -> list[_Read]:
+    """Some blocks behind this number, at one look."""
+    found = []
+    for sealed in tx.seals.page(after, PAGE):
+        block, leaves, faults = seal.judged(sealed)
+        entries = tx.seals.entries(block.after, block.upto, block.count + EXTRA_MAX) if block else []
+        found.append(_Read(sealed, block, leaves, faults, entries))
+    return found
+
+
+def _when(at: int) -> str:
+    """An instant for people; never raises for what somebody wrote there."""
+    try:
+        return f"{_EPOCH + timedelta(microseconds=at):%Y-%m-%d %H:%M:%S} UTC"
+    except OverflowError:
+        return f"instant {at}"

@@ -1,0 +1,167 @@
+"""The sealer: closes the ledger's entries into blocks, beside everything else.
+
+It seals up to a number below which nothing can come any more. On SQLite that is all that is there, since one
+process writes at a time. On PostgreSQL an entry gets its number before its transaction commits, so a number
+may appear late, below others. So the sealer asks for the highest number given, then who is writing the
+ledger, and waits until every one of them has ended: what then stands up to that number stands for ever. A
+transaction that stays open holds up the sealing and nothing else.
+
+One process does it, by a lease. Two at once could not make two chains either: a block's number is there once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from sendonce import telemetry
+from sendonce.core import seal
+from sendonce.core.errors import StoreMismatch
+from sendonce.core.seal import Block, Entry, SealedBlock
+from sendonce.ports.signer import Signer
+from sendonce.ports.store import Store, Tx
+from sendonce.telemetry import fault, tell
+
+AGAIN_S: Final = 1.0
+"""How soon to look again for what was being written."""
+
+Export = Callable[[str], None]
+
+
+class Sealer:
+    """One process's part, for whichever leads. Blocking.
+
+    `export` takes a checkpoint, a line, out of the store's reach; what it raises is told, and it is asked
+    again.
+    """
+
+    def __init__(
+        self, store: Store, signer: Signer | None, *, every_s: float, export: Export | None = None
+    ) -> None:
+        self._store = store
+        self._signer = signer
+        self._every_s = every_s
+        self._export = export
+        self._exported = 0
+        self._fence = Fence()
+
+    def step(self) -> float:
+        """Seal one block of what may be sealed; how long until the next step. Raises `StoreError`."""
+        sealed = self.seal_one()
+        if sealed is not None:
+            return 0.0
+        self._check_point()
+        return min(AGAIN_S, self._every_s) if self._fence.waits else self._every_s
+
+    def seal_one(self) -> SealedBlock | None:
+        """Seal the next block; None where there is nothing to seal."""
+        upto = self._store.read(self._fence.look)
+        # Another transaction: it begins after the fence was passed, so it sees all that stands below it.
+        found = self._store.read(partial(_next, upto))
+        if found is None:
+            return None
+        leaves = seal.leaves_of(found.entries)
+        sealed = self._store.write(partial(self._append, found, leaves)).result()
+        if sealed is not None:
+            tell(telemetry.SEALED, block=sealed.number, sealed=len(leaves))
+        return sealed
+
+    def _append(self, found: _Found, leaves: Sequence[bytes], tx: Tx) -> SealedBlock | None:
+        """None where the store may have lost entries, or another process was first."""
+        if tx.held or _end(tx) != (found.last, found.last_hash):
+            return None
+        block = seal.next_block(
+            found.last,
+            found.last_hash,
+            found.entries,
+            leaves,
+            upto=found.upto,
+            at=tx.now,
+            key=self._signer.key if self._signer else "",
+        )
+        header = seal.spell(block)
+        signature = self._signer.sign(seal.payload(header)) if self._signer else ""
+        sealed = SealedBlock(block.number, header, seal.hash_of(header), signature, seal.joined(leaves))
+        tx.seals.append(sealed)
+        return sealed
+
+    def _check_point(self) -> None:
+        """Export the last block, once."""
+        if self._export is None:
+            return
+        last = self._store.read(lambda tx: tx.seals.last())
+        if last is None or last.number == self._exported:
+            return
+        try:
+            self._export(seal.spell_checkpoint(last))
+        except Exception as error:
+            tell(telemetry.CHECKPOINT_FAILED, block=last.number, **fault(error))
+            return
+        self._exported = last.number
+
+
+class Fence:
+    """Up to which number every entry is committed, or will never be.
+
+    waits  somebody was writing when it was last asked
+    """
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._asked = self._passed = 0
+        self._writers: frozenset[str] = frozenset()
+
+    @property
+    def waits(self) -> bool:
+        return self._asked > self._passed
+
+    def look(self, tx: Tx) -> int:
+        """Ask once more; the number."""
+        if tx.held or tx.epoch != self._epoch:
+            # Another server may have taken over: what was asked of the one before says nothing about it.
+            self._epoch, self._asked, self._passed, self._writers = tx.epoch, 0, 0, frozenset()
+        given = tx.seals.given()  # first, see `ports.store.Seals.writers`
+        writers = tx.seals.writers()
+        if not self._writers & writers:
+            self._passed = self._asked
+            self._asked, self._writers = given, writers
+            if not writers:
+                self._passed = given
+        return 0 if tx.held else self._passed
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the next block takes in: the entries behind the last block, up to this number."""
+
+    last: Block | None
+    last_hash: str
+    entries: list[Entry]
+    upto: int
+
+
+def _next(upto: int, tx: Tx) -> _Found | None:
+    last, last_hash = _end(tx)
+    after = last.upto if last is not None else 0
+    while after < upto:  # numbers that failed transactions used up may be missing for long
+        until = min(upto, after + seal.IDS_MAX)
+        entries = tx.seals.entries(after, until, seal.IDS_MAX)
+        if entries:
+            return _Found(last, last_hash, entries, until)
+        after = until
+    return None
+
+
+def _end(tx: Tx) -> tuple[Block | None, str]:
+    """The last block and its hash. Raises `StoreMismatch` where it is none."""
+    last = tx.seals.last()
+    if last is None:
+        return None, seal.GENESIS
+    try:
+        return seal.read(last.header), last.hash
+    except (ValueError, TypeError, RecursionError):
+        raise StoreMismatch(
+            f"sealed block {last.number} cannot be read: run `sendonce verify`; nothing is sealed behind it"
+        ) from None

@@ -1,0 +1,27 @@
+-- Blocks of sealed entries, and what may be sealed.
+
+-- The highest number that was given to an entry, also to one that is not committed yet.
+-- name: seal_given
+SELECT {ledger_given} AS id;
+
+-- The transactions that may hold entries which nobody else can see yet. To be asked after `seal_given`: whoever has
+-- a number up to that one has had the lock on the table since before, and until after its commit can be seen.
+-- name: seal_writers
+SELECT who FROM {ledger_writers};
+
+-- name: seal_entries
+SELECT id, delivery_id, seq, hash FROM ledger WHERE id > :after AND id <= :upto ORDER BY id LIMIT :limit;
+
+-- name: seal_last
+SELECT number, header, hash, signature, leaves FROM seal ORDER BY number DESC LIMIT 1;
+
+-- name: seal_page
+SELECT number, header, hash, signature, leaves FROM seal WHERE number > :after ORDER BY number LIMIT :limit;
+
+-- name: seal_put
+INSERT INTO seal (number, header, hash, signature, leaves)
+VALUES (:number, :header, :hash, :signature, :leaves);
+
+-- Who an entry belongs to, for the name of a fault.
+-- name: seal_whose
+SELECT body FROM ledger WHERE delivery_id = :delivery_id AND seq = :seq AND id = :id;
