@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-postgres check format bench wheel lock upgrade clean simulate crash
+.PHONY: help setup demo test test-postgres check format bench wheel lock upgrade clean simulate crash drill
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,11 +71,15 @@ upgrade: UPGRADE := --upgrade
 upgrade: lock ## the same, with the newest releases
 
 clean: ## remove everything that was made here
-	@rm -rf .venv build dist .demo .bench .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv build dist .demo .drill .bench .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 simulate: $(READY) ## prove it in a simulated world; ARGS="--seeds 1-1000 --faults storm" says how much
 	@$(BIN)/sendonce simulate --seeds 1-200 $(ARGS)
+
+drill: $(READY) ## try the example configuration against everything that goes wrong; a report in .drill/
+	@mkdir -p .drill
+	@$(BIN)/sendonce --config examples/sendonce.toml drill --html .drill/report.html $(ARGS)
 
 crash: $(READY) ## prove it with real processes, killed at random; ARGS="--store sqlite --minutes 2 --seed 7"
 	@$(BIN)/python -m tests.crash $(ARGS)

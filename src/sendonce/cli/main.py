@@ -23,6 +23,7 @@ from typer.core import TyperGroup
 from sendonce.cli import (
     consent,
     desk,
+    drill,
     intake,
     key,
     operate,
@@ -115,6 +116,7 @@ for part in (
     outbox,
     store,
     sandbox,
+    drill,
     simulate,
 ):
     part.add_to(app)

@@ -432,6 +432,7 @@ def _account(
         retry=retry,
         sender=table.from_,
         reply_to=table.reply_to,
+        sandbox=table.sandbox,
         options=types.MappingProxyType({key: _frozen(value) for key, value in options.items()}),
         place=Place(place.file, place.table, place.environ, _ACCOUNT_KEYS),
     )

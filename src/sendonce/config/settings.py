@@ -22,6 +22,7 @@ from sendonce.core.routing import Route
 class AccountSettings:
     """One provider account.
 
+    sandbox  for tests: a drill may send through it
     options  the provider's own keys, unread: `bind(cls, account.options, account.place)` reads them
     """
 
@@ -32,6 +33,7 @@ class AccountSettings:
     retry: RetryPolicy
     sender: str
     reply_to: str
+    sandbox: bool
     options: Mapping[str, object] = field(repr=False)  # a password in the wrong place is not shown either
     place: Place = field(repr=False, compare=False)
 

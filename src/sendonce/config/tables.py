@@ -142,6 +142,11 @@ class AccountTable:
         kind=kinds.LINE,
         default="",
     )
+    sandbox: bool = setting(
+        "Whether the provider gave this account for tests. `sendonce drill --sandbox-account` sends through such "
+        "an account and through no other.",
+        default=False,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
