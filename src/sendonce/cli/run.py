@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Final
@@ -32,7 +32,7 @@ from sendonce.cli.screen import CARE, Screen, counted, when
 from sendonce.cli.shell import Shell, command
 from sendonce.core.delivery import Channel
 from sendonce.core.duration import parse_duration, say_duration
-from sendonce.core.errors import InvalidInput, StoreError
+from sendonce.core.errors import ConfigError, InvalidInput, StoreError
 from sendonce.core.health import Vitals, lacks_of, phase_of
 from sendonce.ports.store import Tx
 from sendonce.runtime.health import Address, HealthServer, Report, parse_address
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 LOOK_S: Final = 1.0
 PUT_OFF_US: Final = 86_400_000_000
 """How far ahead what was put off is looked for: no night is longer, and no pause is looked at later."""
+API_STOP_S: Final = 2.0
+"""Of the time to stop in, what is left for open requests once the work has ended."""
 SETTLE_SHARE_S: Final = 3.0
 """Of the time to stop in, what is kept for settling once open calls were given up."""
 
@@ -54,6 +56,8 @@ Channels = Annotated[
     list[Channel] | None, typer.Option("--channel", help="Only this channel; may be given again.")
 ]
 
+LISTEN: Final = "--listen"
+API_LISTEN: Final = "127.0.0.1:8080"
 HEALTH: Final = "--health"
 Health = Annotated[
     str,
@@ -69,6 +73,7 @@ Health = Annotated[
 def add_to(app: typer.Typer) -> None:
     panel = {"rich_help_panel": "Work"}
     command(app, **panel)(up)
+    command(app, **panel)(api)
     command(app, **panel)(worker)
     command(app, **panel)(scheduler)
     command(app, "pass", **panel)(pass_)
@@ -78,6 +83,24 @@ def add_to(app: typer.Typer) -> None:
 def up(shell: Shell, stop_after: StopAfter = "20s", health: Health = "") -> Exit:
     """Schedule and send, everything in one process, until Ctrl-C."""
     return _serve(shell, _Work("up", tuple(Channel), work=True, schedule=True), stop_after, health)
+
+
+def api(
+    shell: Shell,
+    listen: Annotated[
+        str, typer.Option(LISTEN, metavar="[HOST:]PORT", help="Here; a port alone is on 127.0.0.1.")
+    ] = "",
+    stop_after: StopAfter = "20s",
+) -> Exit:
+    """Serve the HTTP API until Ctrl-C, and nothing else. Any number may run."""
+    stop_s = _stop_s(stop_after)
+    where = listen or shell.settings.api_listen or API_LISTEN
+    address = parse_address(where, field=LISTEN)
+    shell.store.steady()  # opened here, so that what is wrong with it is one line and no log
+    _collect_rarely()
+    with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        runner.run(_only_api(shell, address, stop_s))
+    return Exit.OK
 
 
 def worker(
@@ -184,9 +207,7 @@ class _Work:
 
 
 def _serve(shell: Shell, work: _Work, stop_after: str, health: str = "") -> Exit:
-    stop_s = parse_duration(stop_after, field="--stop-after")
-    if not 1.0 <= stop_s <= 3600.0:
-        raise InvalidInput(f"--stop-after {stop_after} must be between 1s and 1h", field="--stop-after")
+    stop_s = _stop_s(stop_after)
     probed_at = parse_address(health, field=HEALTH) if health else None
     # Opened here, so that what is wrong with it is one line and no log.
     watch = Watch(shell.store, shell.policy)
@@ -195,11 +216,52 @@ def _serve(shell: Shell, work: _Work, stop_after: str, health: str = "") -> Exit
         return runner.run(_run(shell, work, watch, stop_s, probed_at))
 
 
+def _stop_s(stop_after: str) -> float:
+    stop_s = parse_duration(stop_after, field="--stop-after")
+    if not 1.0 <= stop_s <= 3600.0:
+        raise InvalidInput(f"--stop-after {stop_after} must be between 1s and 1h", field="--stop-after")
+    return stop_s
+
+
 async def _run(shell: Shell, work: _Work, watch: Watch, stop_s: float, probed_at: Address | None) -> Exit:
-    if probed_at is None:
+    async with AsyncExitStack() as beside:
+        if probed_at is not None:
+            await beside.enter_async_context(_probed(shell, work, probed_at))
+        if work.role == "up" and shell.settings.api_listen:
+            address = parse_address(shell.settings.api_listen, field="[api] listen")
+            await beside.enter_async_context(_api(shell, address, "[api] listen", API_STOP_S))
         return await _work(shell, work, watch, stop_s)
-    async with _probed(shell, work, probed_at):
-        return await _work(shell, work, watch, stop_s)
+
+
+@asynccontextmanager
+async def _api(shell: Shell, address: Address, field: str, stop_s: float) -> AsyncIterator[None]:
+    """Serve the API meanwhile. Raises `ConfigError` where the address, or the extra, cannot be had."""
+    try:
+        from sendonce.api.program import Program
+        from sendonce.api.server import serving
+    except ImportError as error:
+        raise ConfigError(
+            f"the HTTP API needs the extra `api` ({error}): pip install 'sendonce[api]'"
+        ) from None
+    program = Program(shell.app, shell.settings.api_pass_secret)
+    async with serving(
+        program, address, field=field, stop_s=stop_s, leaving=lambda: shell.app.pulse.stopping
+    ):
+        shell.screen.note(f"api: http://{address}/v1", style="")
+        yield
+
+
+async def _only_api(shell: Shell, address: Address, stop_s: float) -> None:
+    settings = shell.settings
+    stopping = asyncio.Event()
+    stop = _Stop(shell, stopping, stop_s)
+    with stop.on_signals():
+        async with _api(shell, address, LISTEN, stop_s / 2):
+            telemetry.configure(settings.log_level, settings.log_format, process=f"api-{os.getpid()}")
+            tell(telemetry.PROCESS_STARTED, role="api", version=version("sendonce"), pid=os.getpid())
+            await stopping.wait()
+            shell.app.pulse.stopping = True
+    shell.screen.note("stopped: what was asked is answered")
 
 
 @asynccontextmanager

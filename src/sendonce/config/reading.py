@@ -22,6 +22,7 @@ from sendonce.config.store_url import parse_store_url
 from sendonce.config.tables import (
     TABLES,
     AccountTable,
+    ApiTable,
     CategoryTable,
     ChannelTable,
     IntakeTable,
@@ -130,6 +131,7 @@ class _Reading:
         intake = self._single("intake", IntakeTable)
         worker = self._single("worker", WorkerTable)
         scheduler = self._single("scheduler", SchedulerTable)
+        api = self._single("api", ApiTable)
         log = self._single("log", LogTable)
         zones = self._zones()
         channels = self._channels()
@@ -150,6 +152,7 @@ class _Reading:
         assert intake is not None
         assert worker is not None
         assert scheduler is not None
+        assert api is not None
         assert log is not None
         return Settings(
             path=self._top.file,
@@ -169,6 +172,8 @@ class _Reading:
             pass_rows_max=scheduler.pass_rows_max,
             pass_time_max_s=scheduler.pass_time_max_s,
             grace_s=scheduler.grace_s,
+            api_listen=api.listen,
+            api_pass_secret=api.pass_secret,
             log_level=log.level,
             log_format=log.format,
         )

@@ -16,6 +16,7 @@ from sendonce.core.policy import AccountPolicy, CategoryPolicy, ChannelPolicy, P
 from sendonce.core.promise import Promise
 from sendonce.core.retry import RetryPolicy
 from sendonce.core.routing import Route
+from sendonce.ports.secret import Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Settings:
     zones          tenant -> IANA zone for rows that name none; holds "default"
     routes         in order; the accounts named under [channel.*] come last
     pass_every_s   how often the built-in timer starts a pass
+    api_listen     where `up` serves the HTTP API, as written; "": nowhere
 
     The other fields mean what they mean in `core.policy.Policy`.
     """
@@ -67,6 +69,8 @@ class Settings:
     pass_rows_max: int
     pass_time_max_s: float
     grace_s: float
+    api_listen: str
+    api_pass_secret: Secret | None
     log_level: str
     log_format: str
 

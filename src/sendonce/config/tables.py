@@ -304,6 +304,23 @@ class SchedulerTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApiTable:
+    """The HTTP API. It needs the extra `sendonce[api]`."""
+
+    listen: str = setting(
+        "Where `up` serves it, and `sendonce api` where `--listen` says nothing: a port, which is on "
+        "127.0.0.1, or `HOST:PORT`. Not set: `up` serves none.",
+        kind=kinds.LINE,
+        default="",
+    )
+    pass_secret: Secret | None = setting(
+        "Where it is set, whoever asks for a pass must sign the request with it besides having a key.",
+        kind=kinds.SECRET,
+        default=None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogTable:
     """What is told on stderr, without personal data."""
 
@@ -333,6 +350,7 @@ TABLES: Final[Mapping[str, type]] = {
     "intake": IntakeTable,
     "worker": WorkerTable,
     "scheduler": SchedulerTable,
+    "api": ApiTable,
     "log": LogTable,
 }
 """By heading; "*" is a name of the writer's own."""

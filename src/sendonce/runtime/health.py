@@ -98,7 +98,7 @@ class HealthServer:
                 lambda: _Connection(self), address.host, address.port, backlog=self.bounds.connections_max
             )
         except (OSError, UnicodeError) as error:
-            raise ConfigError(f"{field} {address} {_why(error, address)}") from None
+            raise ConfigError(f"{field} {address} {why_not(error, address)}") from None
 
     async def close(self) -> None:
         """Stop listening, and end what is open."""
@@ -224,7 +224,7 @@ def _answer(
     return head if method == b"HEAD" else head + body
 
 
-def _why(error: OSError | UnicodeError, address: Address) -> str:
+def why_not(error: OSError | UnicodeError, address: Address) -> str:
     """What is wrong with an address on which we may not listen, and what to write."""
     if isinstance(error, socket.gaierror | UnicodeError):
         return f"cannot be resolved ({error}): name a host that this machine knows, such as {LOOPBACK}"

@@ -1,0 +1,170 @@
+"""The API put together: routes, how errors look, the door in front, and the document that describes it all.
+
+`/healthz` says that the process answers, `/readyz` that it can work. Everything else needs a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.types import ASGIApp
+
+from sendonce import telemetry
+from sendonce.api import keys
+from sendonce.api.door import Bounds, Door
+from sendonce.api.problems import MEDIA_TYPE, TITLES, Problem, problem_of, problem_of_http, problem_of_values
+from sendonce.api.program import Program
+from sendonce.core.errors import SendonceError, StoreError
+from sendonce.telemetry import fault, tell
+
+DESCRIPTION: Final = """Due reminders by email and SMS, each delivered once.
+
+Every request needs a key in `Authorization: Bearer`. What goes wrong is a problem document (RFC 9457). A
+`POST` may carry an `Idempotency-Key`: asked again, it answers the same and does nothing twice. Instants are
+ISO 8601 in UTC with microseconds, or null; durations end in `_s` and are seconds."""
+
+RESOURCES: Final = (keys.resource,)
+"""The resources, in the order of the document."""
+
+
+def application(
+    program: Program, *, stopping: Callable[[], bool] = lambda: False, bounds: Bounds | None = None
+) -> ASGIApp:
+    """The whole API as an ASGI application. `stopping`: whether this process takes its leave."""
+    made = FastAPI(
+        title="sendonce",
+        version=version("sendonce"),
+        description=DESCRIPTION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    made.state.program = program
+    made.add_exception_handler(HTTPException, _told_http)
+    made.add_exception_handler(RequestValidationError, _told_values)
+    made.add_exception_handler(SendonceError, _told)
+    for resource in RESOURCES:
+        made.include_router(resource.router, prefix="/v1")
+
+    @made.get("/healthz", include_in_schema=False)
+    async def healthz() -> Response:
+        return PlainTextResponse("alive\n", headers={"Cache-Control": "no-store"})
+
+    @made.get("/readyz", include_in_schema=False)
+    def readyz() -> Response:
+        lacks = _lacks(program, stopping)
+        text = f"not ready: {lacks}\n" if lacks else "ready\n"
+        return PlainTextResponse(text, 503 if lacks else 200, {"Cache-Control": "no-store"})
+
+    @made.get("/v1/openapi.json", include_in_schema=False)
+    def openapi() -> Response:
+        return JSONResponse(description_of(made))
+
+    return _Guarded(Door(made, lambda: program.app.store, bounds=bounds))
+
+
+class _Guarded:
+    """What nobody foresaw is told, and answered as a bug: never a trace, never what it choked on."""
+
+    def __init__(self, inner: ASGIApp) -> None:
+        self._inner = inner
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        begun = False
+
+        async def sending(message: Any) -> None:
+            nonlocal begun
+            begun = begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._inner(scope, receive, sending)
+        except Exception as error:
+            tell(telemetry.STAGE_FAILED, stage="api", **fault(error))
+            if begun or scope["type"] != "http":
+                raise
+            await Problem("bug", "it was told to whoever runs this service").response()(scope, receive, send)
+
+
+def description_of(made: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document."""
+    if made.openapi_schema is None:
+        document = get_openapi(
+            title=made.title,
+            version=made.version,
+            description=made.description,
+            routes=made.routes,
+            tags=[resource.tag for resource in RESOURCES],
+        )
+        _finish(document)
+        made.openapi_schema = document
+    return made.openapi_schema
+
+
+def _finish(document: dict[str, Any]) -> None:
+    """What holds for every operation: the key, and how problems look."""
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    schemas["Problem"] = _PROBLEM
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "so_..."}}
+    document["security"] = [{"key": []}]
+    problem = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    for operations in document.get("paths", {}).values():
+        for operation in operations.values():
+            responses: dict[str, Any] = operation.setdefault("responses", {})
+            responses.pop("422", None)
+            responses["default"] = {"description": "A problem, see its code.", **problem}
+
+
+_PROBLEM: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "title": "Problem",
+    "required": ["type", "title", "status", "detail", "code"],
+    "properties": {
+        "type": {"type": "string", "format": "uri"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "The value, the rule, the fix."},
+        "code": {"type": "string", "enum": sorted(TITLES)},
+        "field": {"type": "string", "description": "What is wrong, where one value is."},
+        "reason": {"type": "string", "description": "A finer code, where there is one."},
+        "errors": {"type": "array", "items": {"type": "object"}},
+    },
+}
+
+
+def _lacks(program: Program, stopping: Callable[[], bool]) -> str:
+    if stopping():
+        return "stopping"
+    try:
+        program.app.store.read(lambda tx: tx.now)
+    except StoreError:
+        return "store"
+    return ""
+
+
+async def _told(_: Request, error: Exception) -> Response:
+    assert isinstance(error, SendonceError)
+    if isinstance(error, StoreError):
+        tell(telemetry.STORE_UNAVAILABLE, stage="api", **fault(error))
+    return problem_of(error).response()
+
+
+async def _told_values(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return problem_of_values(error).response()
+
+
+async def _told_http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return problem_of_http(error).response()

@@ -1,0 +1,73 @@
+"""Bodies as JSON, strictly: UTF-8, numbers that JSON has, whole characters, not deep.
+
+A document that cannot be read is refused as a whole, before anything of it is used.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final, NoReturn
+
+from sendonce.api.problems import Problem
+
+DEPTH_MAX: Final = 32
+"""Lists and objects inside each other."""
+
+
+def document_of(body: bytes) -> object:
+    """The value of a body; None for an empty one. Raises `Problem` (bad_json) that says where."""
+    if not body:
+        return None
+    value = parsed(body)
+    if b"\\u" in body:
+        _check_text(value)
+    if too_deep(value, DEPTH_MAX):
+        raise Problem("bad_json", f"it is nested more than {DEPTH_MAX} deep: make it flat")
+    return value
+
+
+def parsed(body: bytes) -> object:
+    """The value of a body as it stands. Raises `Problem` (bad_json)."""
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_no_number)
+    except UnicodeDecodeError as error:
+        raise Problem("bad_json", f"byte {error.start} is not UTF-8: send UTF-8") from None
+    except json.JSONDecodeError as error:
+        at = f"line {error.lineno}, column {error.colno}"
+        raise Problem("bad_json", f"{error.msg} at {at}: send JSON (RFC 8259)") from None
+    except RecursionError:
+        raise Problem("bad_json", f"it is nested more than {DEPTH_MAX} deep: make it flat") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise Problem("bad_json", f"a number cannot be read ({error})") from None
+
+
+def too_deep(value: object, depth_max: int) -> bool:
+    """Whether lists and objects are inside each other more than `depth_max` deep."""
+    level = [value]
+    for _ in range(depth_max + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _check_text(value: object) -> None:
+    """An escape may spell half a character, which no store can keep."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Problem(
+            "bad_json", "an escape such as \\ud83d is half a character: write both, or the character itself"
+        ) from None
+    except RecursionError:
+        raise Problem("bad_json", f"it is nested more than {DEPTH_MAX} deep: make it flat") from None
+
+
+def _no_number(text: str) -> NoReturn:
+    raise Problem("bad_json", f"{text} is no number in JSON: send null, or a number")
