@@ -20,7 +20,7 @@ from sendonce.core.outcome import Accepted
 from sendonce.core.pacing import FOREVER, GateLimits, Limit
 from sendonce.core.policy import OnQuiet, Policy, Recipients
 from sendonce.moves import move_on
-from sendonce.pipeline import zone_change
+from sendonce.pipeline import scheduler, zone_change
 from sendonce.pipeline.pause import change_limits
 from sendonce.pipeline.scheduler import CHUNK, TIMER, PassReport, Scheduler
 from sendonce.pipeline.zone_change import follow_zone_rules
@@ -28,6 +28,12 @@ from sendonce.ports.store import Move, NewDelivery, Pause, Reminder, Tx
 from sendonce.store.gates import SqlGates
 from sendonce.template_book import TemplateBook, from_store
 from tests.integration.world import HOUR, SECOND, World
+
+
+@pytest.fixture(autouse=True)
+def _one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units of one size on every store, so that one number of rows shows what several units do."""
+    monkeypatch.setattr(scheduler, "CHUNK_BESIDE", CHUNK)
 
 
 def _schedule(world: World, count: int, first: int = 0, **given: object) -> list[str]:

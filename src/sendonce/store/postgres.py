@@ -71,6 +71,15 @@ AWAY_S: Final = 0.05
 MUTE_S: Final = 5.0
 """News is not told for so long after it could not be: each try may hold up the next commit a little."""
 READERS_MAX: Final = 4
+PLANNER: Final[Mapping[str, str]] = {
+    "plan_cache_mode": "force_generic_plan",
+    **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"),
+}
+"""Of transactions that write: row by row along an index, whatever is known of the tables, and planned once.
+
+A new store has no statistics. What was planned for it read, locked and sorted all that was due to publish
+fifty, and did so until the tables were analysed.
+"""
 DAY_US: Final = 86_400_000_000
 FORGET_DAYS: Final = 30
 """For so long a writer's row is kept after its last commit."""
@@ -179,14 +188,16 @@ class Target:
         """A table's full name, for a statement that runs before the search path is set."""
         return f'"{self.schema}".{name}'
 
-    def settings(self, *, lock_s: float, statement_s: float, idle_s: float, plans: str) -> str:
+    def settings(
+        self, *, lock_s: float, statement_s: float, idle_s: float, planner: Mapping[str, str] | None = None
+    ) -> str:
         """What each transaction brings along, as columns of a SELECT."""
         values = {
             "search_path": self.schema,
-            "plan_cache_mode": plans,
             "lock_timeout": _ms(lock_s),
             "statement_timeout": _ms(statement_s),
             "idle_in_transaction_session_timeout": _ms(idle_s),
+            **(planner or {}),
         }
         return ", ".join(f"set_config('{name}', '{value}', true)" for name, value in values.items())
 
@@ -452,7 +463,7 @@ class _Writing:
             lock_s=LOCK_S,
             statement_s=STATEMENT_S,
             idle_s=IDLE_S,
-            plans="force_generic_plan",  # they are the right ones (tests pin them), and planning again costs
+            planner=PLANNER,
         )
         self._settings = f"SELECT {settings}, {_durable()}"
         self._begin = (
@@ -774,7 +785,7 @@ class _Readers:
         self._closed = False
         self._places = threading.BoundedSemaphore(READERS_MAX)
         self._here = threading.local()
-        settings = target.settings(lock_s=LOCK_S, statement_s=READ_S, idle_s=READ_S, plans="auto")
+        settings = target.settings(lock_s=LOCK_S, statement_s=READ_S, idle_s=READ_S)
         self._begin = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT {settings}".encode()
 
     def read(self, query: Callable[[Tx], T]) -> T:
