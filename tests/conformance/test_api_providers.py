@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from sendonce.ports.provider import Message, Provider
 from sendonce.ports.secret import Secret
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
-from sendonce.testing.conformance.provider import KeyContract, LookupContract, SmtpContract, json_answer
+from sendonce.providers.ses import SesProvider, SesSettings
+from sendonce.testing.conformance.provider import (
+    HttpContract,
+    KeyContract,
+    LookupContract,
+    SmtpContract,
+    json_answer,
+)
 
 PASSWORD: Final = "correct-horse-battery"
 EMAIL: Final[Message] = SmtpContract.message
@@ -67,3 +75,28 @@ class TestPostmark(LookupContract):
     def others(self) -> bytes:
         other = {"MessageID": "m-2", "Metadata": {"sendonce": "other"}}
         return json_answer(200, {"TotalCount": 1, "Messages": [other]})
+
+
+class TestSes(HttpContract):
+    credential = PASSWORD
+    message = EMAIL
+
+    def provider(self, port: int) -> Provider:
+        settings = SesSettings(
+            region="eu-west-1",
+            access_key_id="AKIDEXAMPLE",
+            secret_access_key=Secret(PASSWORD),
+            base_url=f"http://127.0.0.1:{port}",
+            allow_plain_http=True,
+            timeout_s=0.3,
+        )
+        return SesProvider(settings)
+
+    def unsigned(self, request: bytes) -> bytes:
+        return re.sub(rb"(?m)^(Authorization|X-Amz-Date): .*$", b"", request)
+
+    def accepted(self) -> bytes:
+        return json_answer(200, {"MessageId": "0102018e5d2f1a2b-1"})
+
+    def rejected(self) -> bytes:
+        return json_answer(400, {"__type": "BadRequestException", "message": f"{self.message.to} is illegal"})

@@ -30,6 +30,7 @@ from sendonce.ports.provider import EmailContent, Message, Provider, ProviderCla
 from sendonce.ports.secret import Secret
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
+from sendonce.providers.ses import SesProvider, SesSettings
 from sendonce.runtime.clock import SystemClock
 from sendonce.testing.sandbox import SandboxClient, SandboxSettings, sandbox_in_thread
 
@@ -67,6 +68,19 @@ def postmark(url: str, token: str) -> Provider:
     )
 
 
+def ses(url: str, token: str) -> Provider:
+    return SesProvider(
+        SesSettings(
+            region="eu-west-1",
+            access_key_id="AKIDEXAMPLE",
+            secret_access_key=Secret(token),
+            configuration_set="reminders",
+            base_url=f"{url}/ses",
+            **PLAIN,  # type: ignore[arg-type]
+        )
+    )
+
+
 PLAIN: Final[dict[str, object]] = {"allow_plain_http": True, "timeout_s": 2.0}
 
 
@@ -84,6 +98,7 @@ class Vendor(NamedTuple):
 VENDORS: Final = [
     Vendor("resend", "email", email, resend, ThrottleScope.RATE),
     Vendor("postmark", "email", email, postmark, ThrottleScope.RATE, AccountError(Reason.CREDIT, "")),
+    Vendor("ses", "email", email, ses, ThrottleScope.RATE),
 ]
 BY_CLASS: Final = {
     name: vendor
@@ -230,6 +245,23 @@ def test_absence_is_believed_only_where_the_lag_is_stated_and_the_message_is_kep
     assert vendor.build(sandbox.http_url, TOKEN).promise.index_lag_s == 1.0
     old = replace(vendor.message(), frozen_at=NOW - 15 * 86_400 * 1_000_000)
     assert look_up(vendor, sandbox, old) == Absent(believable=False)
+
+
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_ses_refuses_a_signature_from_a_wrong_clock(minutes: int, sandbox: SandboxClient) -> None:
+    def build(url: str, token: str) -> Provider:
+        settings = SesSettings(
+            region="eu-west-1",
+            access_key_id="AKIDEXAMPLE",
+            secret_access_key=Secret(token),
+            base_url=f"{url}/ses",
+            **PLAIN,  # type: ignore[arg-type]
+        )
+        return SesProvider(settings, now=lambda: SystemClock().now() + minutes * 60_000_000)
+
+    wrong = Vendor("ses", "email", email, build, ThrottleScope.RATE)
+    assert isinstance(send(wrong, sandbox), AccountError)
+    assert sandbox.effects() == []
 
 
 def change(vendor: Vendor, sandbox: SandboxClient, **rules: Any) -> None:

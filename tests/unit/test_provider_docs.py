@@ -15,6 +15,7 @@ from sendonce.providers.file import FileSettings
 from sendonce.providers.http import HttpProvider, HttpSettings, Rule
 from sendonce.providers.postmark import PostmarkSettings
 from sendonce.providers.resend import ResendSettings
+from sendonce.providers.ses import SesSettings
 from sendonce.providers.smtp import SmtpSettings
 from sendonce.providers.twilio import TwilioSettings
 
@@ -25,6 +26,7 @@ SECTIONS = {
     "## Keys that every vendor's API has": ApiSettings,
     "## resend": ResendSettings,
     "## postmark": PostmarkSettings,
+    "## ses": SesSettings,
     "## http": HttpSettings,
     "### Rules": Rule,
     "## console and file": FileSettings,
@@ -62,6 +64,8 @@ def test_the_examples_can_be_read(section: str) -> None:
         "TWILIO_ACCOUNT_SID": "AC" + "0" * 32,
         "TWILIO_AUTH_TOKEN": "x",
         "RESEND_API_KEY": "x",
+        "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": "x",
         "POSTMARK_SERVER_TOKEN": "x",
     }
     settings: object = bind(SECTIONS[section], own, Place(Path("/sendonce.toml"), "account.example", environ))

@@ -17,7 +17,8 @@ The contract, held by `sendonce.testing.conformance.provider`:
    where the protocol itself proves otherwise (SMTP before the final dot).
 4. An answer is read in full before it is believed; a truncated one is `Unknown`. A generic 5xx is
    `Unknown` unless the provider documents it as not processed. 429 is `Throttled`.
-5. The same `Message` gives the same bytes on the wire, on each attempt, on each machine.
+5. The same `Message` gives the same bytes on the wire, on each attempt, on each machine. A provider that
+   wants the time of the call signed (AWS's SigV4, a JSON Web Token) is the exception, for that header only.
 6. No personal data in any `code`. No credential in any repr, log or exception.
 7. A call ends within `Promise.timeout_s` of `start()`; on `close()` open calls are given up at once
    and return `Unknown`.

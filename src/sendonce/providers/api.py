@@ -116,14 +116,18 @@ class Api:
 # The request
 
 
-def email_of(message: Message) -> EmailContent | AccountError:
-    content = message.content
-    return content if isinstance(content, EmailContent) else AccountError(Reason.CONFIGURATION, "not_email")
+def email_of(message: Message) -> EmailContent | Outcome:
+    """The email, for one recipient: what an API could take for several, or for a header, is refused."""
+    if not isinstance(message.content, EmailContent):
+        return AccountError(Reason.CONFIGURATION, "not_email")
+    return message.content if _ADDRESS.fullmatch(message.to) else Rejected(Reason.INVALID_ADDRESS, "syntax")
 
 
-def sms_of(message: Message) -> SmsContent | AccountError:
-    content = message.content
-    return content if isinstance(content, SmsContent) else AccountError(Reason.CONFIGURATION, "not_sms")
+def sms_of(message: Message) -> SmsContent | Outcome:
+    """The text message, for one number."""
+    if not isinstance(message.content, SmsContent):
+        return AccountError(Reason.CONFIGURATION, "not_sms")
+    return message.content if _NUMBER.fullmatch(message.to) else Rejected(Reason.INVALID_ADDRESS, "syntax")
 
 
 def json_body(value: object) -> bytes:
@@ -244,6 +248,8 @@ def code_in(value: object) -> str:
 
 # Resend and others refuse a request without a User-Agent (resend.com/docs/api-reference/introduction).
 _COMMON = (("User-Agent", "sendonce"), ("Accept", "application/json"))
+_ADDRESS = re.compile(r"""[^\s,;:<>()\[\]"\\@\x00-\x1f\x7f]+@[^\s,;:<>()"\\@\x00-\x1f\x7f]+""")
+_NUMBER = re.compile(r"\+[1-9][0-9]{5,17}")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~ -]+")
 _RECEIPT = re.compile(r"[!-~]{1,200}")
 _CODE = re.compile(r"(?!\d{7})[A-Za-z0-9_.-]{1,64}")

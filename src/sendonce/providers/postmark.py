@@ -111,7 +111,7 @@ class PostmarkProvider:
 
     async def send(self, message: Message, *, start: Start) -> Outcome:
         content = email_of(message)
-        if isinstance(content, AccountError):
+        if not isinstance(content, EmailContent):
             return content
         try:
             body = json_body(_fields(message, content, self._settings.message_stream))

@@ -93,7 +93,7 @@ class ResendProvider:
 
     async def send(self, message: Message, *, start: Start) -> Outcome:
         content = email_of(message)
-        if isinstance(content, AccountError):
+        if not isinstance(content, EmailContent):
             return content
         try:
             body = json_body(_fields(message, content))

@@ -10,8 +10,9 @@ from typing import Final
 
 from sendonce.testing.sandbox.vendors.postmark import Postmark
 from sendonce.testing.sandbox.vendors.resend import Resend
+from sendonce.testing.sandbox.vendors.ses import Ses
 from sendonce.testing.sandbox.vendors.vendor import Vendor
 
-VENDORS: Final[tuple[type[Vendor], ...]] = (Resend, Postmark)
+VENDORS: Final[tuple[type[Vendor], ...]] = (Resend, Postmark, Ses)
 
 __all__ = ["VENDORS", "Vendor"]
