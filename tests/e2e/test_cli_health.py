@@ -113,6 +113,7 @@ def test_one_scheduler_works_and_the_other_stands_by_and_both_are_ready(folder: 
 def test_without_its_store_a_process_lives_and_is_not_ready_until_it_is_back(
     folder: Folder, probe: Probe, role: str, monkeypatch: pytest.MonkeyPatch, store_of_its_own: PostgresServer
 ) -> None:
+    """STOR-05."""
     server = store_of_its_own
     monkeypatch.setenv("SENDONCE_STORE_URL", server.create_database(role))
     monkeypatch.setenv("SENDONCE_HEALTH", f"127.0.0.1:{probe.port}")

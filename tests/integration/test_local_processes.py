@@ -38,6 +38,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_three_workers_two_schedulers_one_killed_one_stopped(url: str, tmp_path: Path) -> None:
+    """DUP-07, RATE-13."""
     rules = ChannelRules(latency_s=(0.15, 0.25), lost_after=Trigger(every=23), error_before=Trigger(every=31))
     with ExitStack() as opened:
         sandbox = opened.enter_context(sandbox_in_process(SandboxSettings(sms=rules)))

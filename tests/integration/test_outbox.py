@@ -90,6 +90,7 @@ def test_what_committed_is_taken_in_once(shop: OutboxWorld) -> None:
 
 
 def test_what_was_rolled_back_never_was(shop: OutboxWorld) -> None:
+    """LOST-09."""
     with shop.connect() as connection:
         order(connection, "o-1")
         schedule(shop, connection, reminder())
@@ -108,7 +109,7 @@ def test_a_savepoint_takes_back_its_own(shop: OutboxWorld) -> None:
 
 
 def test_a_transaction_that_commits_late_is_found(shop: OutboxWorld) -> None:
-    """Its row has the lower number, and everything up to a higher one was taken in before."""
+    """LOST-01: its row has the lower number, and everything up to a higher one was taken in before."""
     with shop.connect() as late:
         schedule(shop, late, reminder("late"))
         with shop.connect() as quick:

@@ -251,6 +251,7 @@ def lock_held(store: PostgresStore, id_: int) -> Iterator[Future[None]]:
 
 
 def test_a_deadlock_is_run_again_and_both_happen(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """STOR-03."""
     told: list[object] = []
     monkeypatch.setattr(writer_module, "tell", lambda event, **fields: told.append(fields["reason"]))
     one, other = opened(postgres_url, inline=False), opened(postgres_url, inline=False)

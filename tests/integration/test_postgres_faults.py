@@ -28,6 +28,7 @@ from sendonce.client import Client
 from sendonce.config import load
 from sendonce.core.errors import StoreUnavailable
 from sendonce.core.lifecycle import State
+from sendonce.pipeline.record import lines_of
 from sendonce.pipeline.verify import verify
 from sendonce.runtime.clock import SystemClock
 from sendonce.store.migrate import migrations
@@ -169,7 +170,7 @@ def test_of_several_hosts_the_one_that_can_be_written_is_found(server: PostgresS
 
 
 def test_a_server_without_a_free_connection(running: Running, server: PostgresServer) -> None:
-    """`max_connections` is reached, and then the service loses its own."""
+    """STOR-05: `max_connections` is reached, and then the service loses its own."""
     with ExitStack() as others:
         administrator = others.enter_context(psycopg.connect(server.url(), autocommit=True))
         fill(server, others)
@@ -182,7 +183,13 @@ def test_a_server_without_a_free_connection(running: Running, server: PostgresSe
         assert refused.code == "store_crowded"
         assert "raise max_connections, or use PgBouncer" in str(refused)
         running.says("store_crowded")
+        config = str(running.log.with_name("sendonce.toml"))
+        assert main(["--config", config, "worker"]) == 3, "one that starts now ends, and says why"
     running.finish()
+    lines = running.app.store.read(
+        lambda tx: [line for id_ in range(1, COUNT + 1) for line in lines_of(tx, id_)]
+    )
+    assert "failed" not in {line.event for line in lines}, "no call was blamed for it"
 
 
 def fill(server: PostgresServer, others: ExitStack) -> None:
@@ -321,7 +328,7 @@ def at_work(app: App) -> Iterator[None]:
 def test_clients_whose_clocks_are_hours_off(
     postgres_url: str, sandbox: SandboxClient, tmp_path: Path
 ) -> None:
-    """Ahead, behind, started at other times: what is due is the server's word, and so is every lease."""
+    """STOR-09: ahead, behind, started at other times: due and every lease are the server's word."""
     sandbox.reset()
     config = configure(tmp_path / "sendonce.toml", postgres_url, sandbox.http_port)
     with ExitStack() as opened:

@@ -311,6 +311,7 @@ def _held(world: World, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["closed", "account paused", "channel paused", "scheduler stopped"])
 def test_what_is_past_its_expiry_ends_whatever_holds_it(how: str) -> None:
+    """RATE-05."""
     world = World("K")
     key = world.schedule(valid_s=600.0)
     if how != "scheduler stopped":

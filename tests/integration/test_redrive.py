@@ -54,6 +54,7 @@ def test_dead_letters_are_grouped_by_what_killed_them() -> None:
 
 
 def test_pages_meet_every_dead_letter_once() -> None:
+    """API-09."""
     world = World("K")
     keys = [world.dead(f"d-{number}") for number in range(3)]
     world.send(Accepted("r"))

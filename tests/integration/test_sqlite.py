@@ -85,6 +85,7 @@ def child_count(file: str, times: str) -> None:
 
 
 def test_processes_that_write_at_once_lose_no_update(file: Path) -> None:
+    """STOR-01."""
     opened(file).close()
     finish(*(start_child(child_count, file, 100) for _ in range(2)))
     store = opened(file)

@@ -464,7 +464,7 @@ def test_a_process_that_stood_still_past_its_deadlines_blames_no_adapter(
 
 @pytest.mark.parametrize("said", ["r\0-1", "r\ud800-1", "r\n-1", "r-1" + "x" * 1_000])
 def test_a_receipt_is_kept_as_far_as_it_can_be(tmp_path: Path, said: str) -> None:
-    """PostgreSQL keeps no NUL, no store a lone surrogate."""
+    """CONT-15: PostgreSQL keeps no NUL, no store a lone surrogate."""
 
     def script(message: Message, number: int) -> Outcome:
         return Accepted(said)

@@ -9,6 +9,7 @@ from tests.integration.world import HOUR, World
 
 
 def test_future_reminders_keep_their_wall_time() -> None:
+    """TIME-07."""
     world = World("K")
     key = world.schedule("r-1", zone="America/Mexico_City", due_in_s=600.0)
     fixed = world.schedule("r-2", zone="", due_in_s=600.0)
@@ -32,6 +33,7 @@ def test_future_reminders_keep_their_wall_time() -> None:
 
 
 def test_what_was_sent_is_left_alone() -> None:
+    """TIME-07."""
     world = World("K")
     key = world.schedule("r-1", zone="America/Mexico_City")
     follow_zone_rules(world.store, world.policy, "2026a")

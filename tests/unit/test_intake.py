@@ -507,6 +507,7 @@ json_values = st.recursive(
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(texts.filter(lambda name: name not in AUTOMATIC), json_values, max_size=5))
 def test_any_json_data_in_any_order_is_the_same_content(data: dict[str, object]) -> None:
+    """API-07."""
     way_in = WayIn()
     request = asked(template="mail-only", data={**data, "name": "x"})
     way_in.take(request)

@@ -109,6 +109,7 @@ def test_html_alone_and_nothing_at_all() -> None:
     ],
 )  # fmt: skip
 def test_a_subject_comes_back_as_it_was(subject: str) -> None:
+    """CONT-03."""
     wire = built(subject=subject)
     assert_fit_for_smtp(wire)
     assert decoded_subject(wire) == subject
@@ -172,6 +173,7 @@ def test_pythons_parser_reads_subjects_too(subject: str) -> None:
     ],
 )
 def test_a_line_break_in_a_subject_becomes_one_blank(name: str, subject: str) -> None:
+    """CONT-01."""
     message = parsed(built(subject=f"Reminder for {name}"))
     assert message["Subject"] == subject
     assert message["Bcc"] is None
@@ -208,6 +210,7 @@ def test_no_subject_adds_a_header_or_a_line(subject: str) -> None:
     ],
 )  # fmt: skip
 def test_a_display_name_comes_back_with_one_address(name: str) -> None:
+    """CONT-11."""
     quoted = '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
     wire = built(sender=f"{quoted} <jane@example.com>", reply_to=f"{name} <help@example.com>")
     assert_fit_for_smtp(wire)

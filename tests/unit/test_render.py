@@ -75,6 +75,7 @@ def test_one_body_is_enough() -> None:
 
 
 def test_only_html_is_escaped_and_only_once() -> None:
+    """CONT-13."""
     name = "O'Brien & Søn <VIP>"
     assert subject_of("{{ name }}", name=name) == name
     assert text_of("{{ name }}", name=name) == name
@@ -101,6 +102,7 @@ def test_markup_objects_are_data_like_all_else() -> None:
     ],
 )
 def test_line_breaks_in_a_value_stay_out_of_the_subject(name: str) -> None:
+    """CONT-01."""
     subject = subject_of("Reminder for {{ name }}\n", name=name)
     assert subject.splitlines() == [subject]
     assert subject.isprintable()
@@ -129,6 +131,7 @@ def test_the_template_itself_may_break_the_subject_line() -> None:
     ],
 )
 def test_what_would_harm_the_text_around_a_value_is_taken_out(value: str, shown: str) -> None:
+    """CONT-17."""
     assert text_of("{{ x.y[0] }}", x={"y": [value]}) == shown
     assert text_of("{% for k, v in x|items %}{{ k }}{% endfor %}", x={value: 1}) == shown
 

@@ -36,6 +36,7 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
     ],
 )
 def test_a_wait_is_read(value: str, wait_s: float) -> None:
+    """RATE-01."""
     assert parse_retry_after(value, NOW) == wait_s
 
 

@@ -49,6 +49,7 @@ texts = st.one_of(anything, gsm7, astral)
     ],
 )
 def test_count(text: str, expected: Segments) -> None:
+    """CONT-05."""
     assert count(text) == expected
 
 

@@ -332,6 +332,7 @@ def test_json_lines_with_values_of_every_kind() -> None:
     ],
 )
 def test_one_bad_line_never_stops_the_others(line: str | bytes, says: str) -> None:
+    """CONT-15, among others: NUL in a file is told as what it is."""
     raw = line if isinstance(line, bytes) else line.encode()
     found = read(b'{"id":"first"}\n' + raw + b'\n\n{"id":"last"}\n')
     assert [row.number for row in found] == [1, 2, 4]
