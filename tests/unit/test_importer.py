@@ -90,6 +90,18 @@ def test_the_report_accounts_for_every_row(way_in: WayIn) -> None:
     assert len(way_in.states()) == 3
 
 
+def test_a_file_may_have_a_name_that_no_store_can_hold(way_in: WayIn) -> None:
+    """CONT-15: on most systems a name is bytes, and need not be text. A source is a name, and is checked."""
+    taken = table(line(1))
+    import_rows(way_in.store, way_in.policy, taken, actor="operator:kim", file="bad\udcff\0.csv")
+    (known,) = way_in.store.read(lambda tx: tx.rows("import_list", tenant="default", before=99, limit=9))
+    assert known["file"] == "bad\ufffd\ufffd.csv"
+    for dry_run in (True, False):
+        with pytest.raises(InvalidInput, match="holds a control"):
+            run(way_in, table(line(2)), source="crm\0", dry_run=dry_run)
+    assert len(way_in.states()) == 1
+
+
 def test_people_with_other_capitals_are_one(way_in: WayIn) -> None:
     """API-03."""
     content = b'email\nAnn@Example.com\nann@example.com \nann@example.com\n""\n'

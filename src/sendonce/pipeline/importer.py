@@ -24,6 +24,7 @@ from hashlib import blake2b
 from typing import Final
 
 from sendonce import telemetry
+from sendonce.core.delivery import check_id
 from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.lifecycle import Event
 from sendonce.core.policy import Policy
@@ -217,6 +218,8 @@ class _Run:
         self._blind = False
 
     def begin(self, source: str, file: str, hands: int) -> Preparer:
+        if source:
+            check_id(source, "source")
         if self.report.dry_run:
             now = self._store.read(lambda tx: tx.now)
         else:
@@ -460,7 +463,9 @@ def _somebody_works(tx: Tx) -> bool:
 
 
 def _begin(tenant: str, source: str, file: str, actor: str, tx: Tx) -> tuple[int, int]:
-    return tx.now, tx.runs.begin_import(tenant, source, file, actor)
+    # A file may have any name; what is kept of it is what a person can read.
+    readable = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in file)
+    return tx.now, tx.runs.begin_import(tenant, source, readable, actor)
 
 
 def _digest(prepared: Prepared) -> bytes:

@@ -93,7 +93,7 @@ class SqlRuns:
         return self._session.run("pass_forget", {"before": before, "limit": limit})
 
     def begin_import(self, tenant: str, source: str, file: str, actor: str) -> int:
-        check_text(tenant, source, file)
+        check_text(tenant)
         parameters: Parameters = {
             "tenant": tenant,
             "source": source,
