@@ -48,6 +48,7 @@ from sendonce.providers.http import HttpProvider, HttpSettings
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
 from sendonce.providers.ses import SesProvider, SesSettings
+from sendonce.providers.sinch import SinchProvider, SinchSettings
 from sendonce.providers.smtp import SmtpProvider, SmtpSettings
 from sendonce.providers.twilio import TwilioProvider, TwilioSettings
 from sendonce.runtime.clock import SystemClock
@@ -65,6 +66,7 @@ PROVIDERS: Final = {
     "resend": ResendSettings,
     "postmark": PostmarkSettings,
     "ses": SesSettings,
+    "sinch": SinchSettings,
     "http": HttpSettings,
     "console": ConsoleSettings,
     "file": FileSettings,
@@ -333,6 +335,11 @@ def make_provider(account: AccountSettings) -> Provider:
             ses = bind(SesSettings, options, place)
             _check_connections(account, ses.connections_max)
             return SesProvider(ses)
+        case "sinch":
+            _check_channel(account, Channel.SMS)
+            sinch = bind(SinchSettings, options, place)
+            _check_connections(account, sinch.connections_max)
+            return SinchProvider(sinch)
         case "http":
             http = bind(HttpSettings, options, place)
             _check_connections(account, http.connections_max)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from sendonce.ports.provider import Message, Provider
@@ -10,6 +11,7 @@ from sendonce.ports.secret import Secret
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
 from sendonce.providers.ses import SesProvider, SesSettings
+from sendonce.providers.sinch import SinchProvider, SinchSettings
 from sendonce.testing.conformance.provider import (
     HttpContract,
     KeyContract,
@@ -100,3 +102,40 @@ class TestSes(HttpContract):
 
     def rejected(self) -> bytes:
         return json_answer(400, {"__type": "BadRequestException", "message": f"{self.message.to} is illegal"})
+
+
+class TestSinch(LookupContract):
+    credential = PASSWORD
+    message = replace(LookupContract.message, valid_s=None)  # `expire_at` is an instant, and moves
+
+    def provider(self, port: int) -> Provider:
+        return SinchProvider(
+            SinchSettings(
+                region="eu",
+                service_plan_id="plan1",
+                api_token=Secret(PASSWORD),
+                base_url=f"http://127.0.0.1:{port}",
+                allow_plain_http=True,
+                timeout_s=0.3,
+            )
+        )
+
+    def accepted(self) -> bytes:
+        return json_answer(201, {"id": "01FC66621", "client_reference": self.message.send_key})
+
+    def rejected(self) -> bytes:
+        body = {"code": "syntax_invalid_parameter_format", "text": f"{self.message.to} is not valid"}
+        return json_answer(400, body)
+
+    def found(self, target: str) -> bytes:
+        return self.absent()
+
+    def present(self) -> bytes:
+        mine = {"id": "01FC66621", "client_reference": self.message.send_key}
+        return json_answer(200, {"count": 2, "batches": [{"id": "01FC66620"}, mine]})
+
+    def absent(self) -> bytes:
+        return json_answer(200, {"count": 0, "batches": []})
+
+    def others(self) -> bytes:
+        return json_answer(200, {"count": 1, "batches": [{"id": "1", "client_reference": "other"}]})

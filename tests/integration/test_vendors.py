@@ -31,6 +31,7 @@ from sendonce.ports.secret import Secret
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
 from sendonce.providers.ses import SesProvider, SesSettings
+from sendonce.providers.sinch import SinchProvider, SinchSettings
 from sendonce.runtime.clock import SystemClock
 from sendonce.testing.sandbox import SandboxClient, SandboxSettings, sandbox_in_thread
 
@@ -81,6 +82,19 @@ def ses(url: str, token: str) -> Provider:
     )
 
 
+def sinch(url: str, token: str) -> Provider:
+    return SinchProvider(
+        SinchSettings(
+            region="eu",
+            service_plan_id="plan1",
+            api_token=Secret(token),
+            index_lag_s=1.0,
+            base_url=f"{url}/sinch",
+            **PLAIN,  # type: ignore[arg-type]
+        )
+    )
+
+
 PLAIN: Final[dict[str, object]] = {"allow_plain_http": True, "timeout_s": 2.0}
 
 
@@ -99,6 +113,7 @@ VENDORS: Final = [
     Vendor("resend", "email", email, resend, ThrottleScope.RATE),
     Vendor("postmark", "email", email, postmark, ThrottleScope.RATE, AccountError(Reason.CREDIT, "")),
     Vendor("ses", "email", email, ses, ThrottleScope.RATE),
+    Vendor("sinch", "sms", sms, sinch, ThrottleScope.UNDECLARED, Throttled(ThrottleScope.UNDECLARED, "")),
 ]
 BY_CLASS: Final = {
     name: vendor

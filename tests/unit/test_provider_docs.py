@@ -16,6 +16,7 @@ from sendonce.providers.http import HttpProvider, HttpSettings, Rule
 from sendonce.providers.postmark import PostmarkSettings
 from sendonce.providers.resend import ResendSettings
 from sendonce.providers.ses import SesSettings
+from sendonce.providers.sinch import SinchSettings
 from sendonce.providers.smtp import SmtpSettings
 from sendonce.providers.twilio import TwilioSettings
 
@@ -27,6 +28,7 @@ SECTIONS = {
     "## resend": ResendSettings,
     "## postmark": PostmarkSettings,
     "## ses": SesSettings,
+    "## sinch": SinchSettings,
     "## http": HttpSettings,
     "### Rules": Rule,
     "## console and file": FileSettings,
@@ -64,6 +66,8 @@ def test_the_examples_can_be_read(section: str) -> None:
         "TWILIO_ACCOUNT_SID": "AC" + "0" * 32,
         "TWILIO_AUTH_TOKEN": "x",
         "RESEND_API_KEY": "x",
+        "SINCH_SERVICE_PLAN_ID": "plan1",
+        "SINCH_API_TOKEN": "x",
         "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
         "AWS_SECRET_ACCESS_KEY": "x",
         "POSTMARK_SERVER_TOKEN": "x",

@@ -11,8 +11,9 @@ from typing import Final
 from sendonce.testing.sandbox.vendors.postmark import Postmark
 from sendonce.testing.sandbox.vendors.resend import Resend
 from sendonce.testing.sandbox.vendors.ses import Ses
+from sendonce.testing.sandbox.vendors.sinch import Sinch
 from sendonce.testing.sandbox.vendors.vendor import Vendor
 
-VENDORS: Final[tuple[type[Vendor], ...]] = (Resend, Postmark, Ses)
+VENDORS: Final[tuple[type[Vendor], ...]] = (Resend, Postmark, Ses, Sinch)
 
 __all__ = ["VENDORS", "Vendor"]
