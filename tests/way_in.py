@@ -66,7 +66,7 @@ class WayIn:
 
     def __init__(self) -> None:
         self.clock = VirtualClock()  # 2026-01-01T00:00:00Z
-        self.store: SqliteStore = open_store("sqlite://:memory:", self.clock, inline=True)
+        self.store = self.opened()
         self.policy = policy()
         self.add_template("pay", email=("Due {{ due_local }}", "Dear {{ name }}, [ref:{{ delivery_key }}]"))
         self.add_template(
@@ -75,6 +75,9 @@ class WayIn:
         self.add_template("pay", version=3, email=("Due", "Dear {{ name }}"), sms="Hi {{ name }}")
         self.add_template("mail-only", email=("Hello", "Hello {{ name | default('you') }}"))
         self.book = TemplateBook(from_store(self.store))
+
+    def opened(self) -> SqliteStore:
+        return open_store("sqlite://:memory:", self.clock, inline=True)
 
     @property
     def now(self) -> int:
