@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
@@ -80,12 +82,20 @@ def member(stage: Stage, role: str, log: Path) -> Iterator[Member]:
 
 
 def _run(stage: Stage, role: str, log: Path) -> None:
-    # Ctrl-C is the drill's to act on: it ends its processes.
+    # Ctrl-C is the drill's to act on: it ends its processes. Where the drill itself was killed, they go too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_drill, name="drill", daemon=True).start()
     with log.open("a", encoding="utf-8", buffering=1) as stream:
         telemetry.configure("info", "json", process=f"{role}-{os.getpid()}", stream=stream)
         with App(stage.settings()) as app:
             asyncio.run(_until_asked_to_stop(app, role))
+
+
+def _end_with_the_drill() -> None:
+    drill = parent_process()
+    assert drill is not None, "started by the drill"
+    wait([drill.sentinel])
+    os._exit(1)
 
 
 async def _until_asked_to_stop(app: App, role: str) -> None:

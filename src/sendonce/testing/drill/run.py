@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -148,14 +149,22 @@ def run(
     began: Callable[[Scenario], None] = lambda scenario: None,
 ) -> Iterator[Result]:
     """The result of each scenario, in order. `began` is called, from any thread, as one begins."""
-    with ThreadPoolExecutor(max_workers=1 if drill.real else jobs, thread_name_prefix="drill") as pool:
-        try:
-            yield from pool.map(partial(_one, drill, began), scenarios, range(len(scenarios)))
-        finally:
-            pool.shutdown(cancel_futures=True)
+    stopping = threading.Event()
+    pool = ThreadPoolExecutor(max_workers=1 if drill.real else jobs, thread_name_prefix="drill")
+    try:
+        yield from pool.map(partial(_one, drill, began, stopping), scenarios, range(len(scenarios)))
+    finally:  # also where nobody waits for the rest
+        stopping.set()
+        pool.shutdown(cancel_futures=True)
 
 
-def _one(drill: Drill, began: Callable[[Scenario], None], scenario: Scenario, number: int) -> Result:
+def _one(
+    drill: Drill,
+    began: Callable[[Scenario], None],
+    stopping: threading.Event,
+    scenario: Scenario,
+    number: int,
+) -> Result:
     ways = {
         name: way
         for name, way in drill.ways.items()
@@ -179,7 +188,9 @@ def _one(drill: Drill, began: Callable[[Scenario], None], scenario: Scenario, nu
             drill.real,
         )
         taking_part = {name: door for name, door in doors.items() if name in ways}
-        world = opened.enter_context(World(stage, ways, taking_part, folder, addresses=drill.addresses))
+        world = opened.enter_context(
+            World(stage, ways, taking_part, folder, addresses=drill.addresses, stopping=stopping)
+        )
         try:
             steps += scenario.run(world)
         except (Stuck, SendonceError) as error:

@@ -478,7 +478,6 @@ SCENARIOS: Final = (
         "the schedule is paused while reminders fall due, and resumed",
         "nothing goes out in the gap; all of it goes out after it, once",
         _paused_schedule,
-        sandbox=False,
     ),
     Scenario(
         "cancellation after publication",

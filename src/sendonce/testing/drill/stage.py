@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Final
 
 from sendonce.app import make_provider
-from sendonce.config import AccountSettings, Place, Settings, load
+from sendonce.config import AccountSettings, Settings, load
 from sendonce.core.delivery import Channel
 from sendonce.core.due import QuietHours, allowed_from
 from sendonce.core.duration import write_duration
@@ -33,6 +33,7 @@ from sendonce.core.policy import CategoryPolicy, Recipients
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.core.retry import RetryPolicy
 from sendonce.core.routing import Route, account_for
+from sendonce.testing.sandbox.vendors import VENDORS
 
 LEASE_S: Final = 5.0
 """As short as a configuration may have it: a drill waits for the end of several."""
@@ -50,8 +51,12 @@ SOON_US: Final = 20 * 60 * SECOND
 RESERVED: Final = Recipients(allow=("drill-*@example.com", "+120255501*"))
 """Made-up people only: example.com (RFC 2606) and the numbers 555-0100 to 555-0199 belong to nobody."""
 _UNSET: Final = "SENDONCE_DRILL_UNSET"
-_TOKEN: Final = "SENDONCE_DRILL_TOKEN"  # noqa: S105 (the name of a variable)
-_TWILIO_ACCOUNT: Final = "AC" + "0" * 32
+_MADE_UP: Final = "AC" + "0" * 32
+"""Stands for a credential: it is one for Twilio, and none of the others minds its form."""
+_NOT_KEPT: Final = frozenset(
+    {"base_url", "ca_file", "timeout", "connect_timeout", "connections_max", "callback_url"}
+)
+_VENDORS: Final = frozenset(vendor.name for vendor in VENDORS)
 _BODY: Final = (
     '{"to": "{{ to }}", "from": "{{ sender }}", "subject": "{{ subject }}", "text": "{{ text }}", '
     '"html": "{{ html }}", "reference": "{{ send_key }}"}'
@@ -111,7 +116,7 @@ def read(config: Path, environ: Mapping[str, str]) -> Settings:
 def promise_of(account: AccountSettings) -> Promise:
     """What the configured adapter promises. It is made for this question alone, opens nothing, and needs no
     credential: where one is not at hand, a made-up word stands for it. Raises `ConfigError`."""
-    options = {name: _unset(value) for name, value in account.options.items()}
+    options = {name: _made_up(value) for name, value in account.options.items()}
     place = replace(account.place, environ=_Environ(account.place.environ))
     return make_provider(replace(account, options=MappingProxyType(options), place=place)).promise
 
@@ -143,7 +148,8 @@ def changes_of(settings: Settings, ways: Mapping[str, Way], now: int) -> Iterato
     if settings.recipients.allow or settings.recipients.redirect:
         yield "recipients: made-up ones instead of those under [recipients]"
     for account in settings.accounts.values():
-        if account.provider not in ("smtp", "twilio"):
+        stand_in, _ = _stand_in(account, promise_of(account), Door("127.0.0.1", 1, 1))
+        if account.provider == "http" or stand_in != account.provider:
             yield f"account {account.name}: the sandbox's request and answers instead of its API's own"
         if _in_time(account.limits).limits != account.limits.limits:
             yield f"account {account.name}: faster limits than configured, so that the drill ends today"
@@ -176,41 +182,34 @@ def _at(account: AccountSettings, door: Door) -> AccountSettings:
         account,
         provider=provider,
         options=MappingProxyType({**options, "connections_max": max(account.limits.lanes, 1)}),
-        place=Place(account.place.file, account.place.table, {_TOKEN: "made-up"}, account.place.neighbours),
+        place=replace(account.place, environ=_Environ({})),
         limits=_in_time(account.limits),
         retry=_quick(account.retry),
     )
 
 
 def _stand_in(account: AccountSettings, promise: Promise, door: Door) -> tuple[str, dict[str, object]]:
-    """Its adapter and the adapter's options: the same protocol where the sandbox speaks it."""
-    timeout_s = min(promise.timeout_s, TIMEOUT_S)
+    """Its adapter and the adapter's options: its own protocol where the sandbox speaks it, else one of its
+    class."""
     api = f"http://{door.host}:{door.http_port}"
-    match account.provider, promise.provider_class:
-        case "smtp", _:
-            return "smtp", {
-                "host": door.host,
-                "port": door.smtp_port,
-                "security": "none",
-                "transaction_timeout_s": timeout_s,
-                "reply_timeout_s": timeout_s,
-                "connect_timeout_s": TIMEOUT_S,
-                **{
-                    key: account.options[key]
-                    for key in ("messages_per_connection",)
-                    if key in account.options
-                },
-            }
-        case "twilio", _:
+    times: dict[str, object] = {
+        "timeout_s": min(promise.timeout_s, TIMEOUT_S),
+        "connect_timeout_s": TIMEOUT_S,
+    }
+    match account.provider:
+        case "smtp":
+            return "smtp", _at_smtp(account, promise, door)
+        case "twilio":
             return "twilio", {
-                "account_sid": _TWILIO_ACCOUNT,
-                "auth_token": f"env:{_TOKEN}",
+                "account_sid": _MADE_UP,
+                "auth_token": f"env:{_UNSET}",
                 "base_url": api,
                 "allow_plain_http": True,
-                "timeout_s": timeout_s,
-                "connect_timeout_s": TIMEOUT_S,
+                **times,
             }
-        case _, class_:
+        case name if name in _VENDORS and (own := _at_vendor(account, promise, f"{api}/{name}", times)):
+            return name, own
+        case _:
             resource = "messages" if account.channel is Channel.SMS else "emails"
             return "http", {
                 "url": f"{api}/v1/{resource}",
@@ -219,15 +218,55 @@ def _stand_in(account: AccountSettings, promise: Promise, door: Door) -> tuple[s
                 "receipt_path": "id",
                 "code_path": "error.code",
                 "throttle_scope": account.options.get("throttle_scope", "undeclared"),
-                "timeout_s": timeout_s,
-                "connect_timeout_s": TIMEOUT_S,
-                **_offers(class_, promise, f"{api}/v1/{resource}"),
+                **_offers(promise, f"{api}/v1/{resource}"),
+                **times,
             }
 
 
-def _offers(class_: ProviderClass, promise: Promise, url: str) -> dict[str, object]:
+def _at_smtp(account: AccountSettings, promise: Promise, door: Door) -> dict[str, object]:
+    timeout_s = min(promise.timeout_s, TIMEOUT_S)
+    kept = {key: value for key, value in account.options.items() if key == "messages_per_connection"}
+    return {
+        "host": door.host,
+        "port": door.smtp_port,
+        "security": "none",
+        "transaction_timeout_s": timeout_s,
+        "reply_timeout_s": timeout_s,
+        "connect_timeout_s": TIMEOUT_S,
+        **kept,
+    }
+
+
+def _at_vendor(
+    account: AccountSettings, promise: Promise, base_url: str, times: Mapping[str, object]
+) -> dict[str, object] | None:
+    """The vendor's own adapter at the sandbox; None where it cannot be made for it, or waits for too long."""
+    kept = {
+        key: _made_up(value)
+        for key, value in account.options.items()
+        if key.removesuffix("_s") not in _NOT_KEPT
+    }
+    options = {**kept, "base_url": base_url, "allow_plain_http": True, **times}
+    place = replace(account.place, environ=_Environ({}))
+    try:
+        made = make_provider(
+            replace(
+                account,
+                options=MappingProxyType(options),
+                place=place,
+                limits=replace(account.limits, lanes=1),
+            )
+        ).promise
+    except ConfigError:
+        return None
+    waits = made.provider_class is ProviderClass.LOOKUP and made.arrival_max_s + made.index_lag_s > 5.0
+    return None if waits or made.provider_class is not promise.provider_class else options
+
+
+def _offers(promise: Promise, url: str) -> dict[str, object]:
+    """What makes the sandbox's API one of the account's class."""
     offers: dict[str, object] = {}
-    if class_ is ProviderClass.KEY:
+    if promise.provider_class is ProviderClass.KEY:
         offers |= {"key_header": "Idempotency-Key", "key_window_s": promise.key_window_s}
     if promise.lookup:
         offers |= {
@@ -314,7 +353,7 @@ class _Environ(Mapping[str, str]):
         self._real = real
 
     def __getitem__(self, name: str) -> str:
-        return self._real.get(name) or _TWILIO_ACCOUNT
+        return self._real.get(name) or _MADE_UP
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -326,14 +365,14 @@ class _Environ(Mapping[str, str]):
         return len(self._real)
 
 
-def _unset(value: object) -> object:
+def _made_up(value: object) -> object:
     """An option without the file that it names: credentials stand in files, and are not for a drill."""
     match value:
         case str() if value.startswith("file:"):
             return f"env:{_UNSET}"
         case Mapping():
-            return MappingProxyType({key: _unset(each) for key, each in value.items()})
+            return MappingProxyType({key: _made_up(each) for key, each in value.items()})
         case tuple():
-            return tuple(_unset(each) for each in value)
+            return tuple(_made_up(each) for each in value)
         case _:
             return value

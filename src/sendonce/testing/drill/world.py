@@ -6,6 +6,7 @@ a marker inside each message; a real account has no such door, and the ledger is
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,7 +60,8 @@ class Stuck(Exception):
 
 
 class World:
-    """`ways`: the accounts that take part. `addresses`: for a real account, whom it may write to."""
+    """`ways`: the accounts that take part. `addresses`: for a real account, whom it may write to. `stopping`:
+    set where the drill is to end early."""
 
     def __init__(
         self,
@@ -69,12 +71,14 @@ class World:
         folder: Path,
         *,
         addresses: Sequence[str] = (),
+        stopping: threading.Event | None = None,
     ) -> None:
         self.ways = ways
         self.doors = doors
         self._stage = stage
         self._folder = folder
         self._addresses = addresses
+        self._stopping = stopping or threading.Event()
         self._members = ExitStack()
         self._number = 0
         self.app = App(stage.settings())
@@ -162,7 +166,9 @@ class World:
         return report
 
     def calls(self) -> int:
-        """Calls that arrived so far, answered or not."""
+        """Calls that arrived so far, answered or not; of a real account, those that were made."""
+        if not self.doors:
+            return self.count("claimed").total()
         return sum(int(self.report(name)["calls"]) for name in self.doors)
 
     def open_calls(self) -> dict[str, int]:
@@ -209,11 +215,12 @@ class World:
         while not condition():
             if time.monotonic() > deadline:
                 raise Stuck(f"{what}: not within {within_s:.0f} s; they stand at {self.said()}")
-            time.sleep(LOOK_S)
+            self.watch(LOOK_S)
 
     def watch(self, seconds: float) -> None:
-        """Look on, where nothing must happen."""
-        time.sleep(seconds)
+        """Look on for a while. Raises `Stuck` where the drill is to end."""
+        if self._stopping.wait(seconds):
+            raise Stuck("the drill was stopped")
 
     def until_rest(self, keys: Iterable[str] | None = None) -> None:
         """Wait until everything has ended, or waits for a person."""
@@ -353,8 +360,8 @@ class World:
         return f"+120255501{self._number % 100:02d}"
 
     def _consent(self, way: Way, to: str) -> None:
-        """Made-up people say yes where a category asks for it."""
-        if self._addresses or self.app.policy.category(way.category).no_record is NoRecord.ALLOW:
+        """Whoever a drill writes to says yes where a category asks for it: in the drill's own store."""
+        if self.app.policy.category(way.category).no_record is NoRecord.ALLOW:
             return
         values = {"address": to, "category": way.category, "kind": Kind.OPT_IN.value, "source": "drill"}
         now = self.app.store.read(lambda tx: tx.now)
