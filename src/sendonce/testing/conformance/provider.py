@@ -60,6 +60,20 @@ BUSY_S: Final = 5.0
 """How late a busy machine may be, where a fault would mean never."""
 
 
+RETRY_AFTER: Final = {
+    "Retry-After: 7": 7.0,
+    "Retry-After: Wed, 21 Oct 2026 07:28:00 GMT": 120.0,
+    "Retry-After: Wednesday, 21-Oct-26 07:28:00 GMT": 120.0,
+    "Retry-After: Wed Oct 21 07:28:00 2026": 120.0,
+    "retry-after: wed, 21 oct 2026 07:28:00 gmt": 120.0,
+    "Retry-After: 0": None,
+    "Retry-After: Wed, 21 Oct 2015 07:28:00 GMT": None,
+    "Retry-After: soon": None,
+    "X-Nothing: here": None,
+}
+"""Header lines of an answer from 2026-10-21 07:26 UTC, and how many seconds each asks for."""
+
+
 class Fault(StrEnum):
     """What the peer does with a call. The `AFTER` ones come when the whole message has arrived."""
 
@@ -166,6 +180,7 @@ class HttpPeer(Peer):
         self._accepted = accepted
         self._rejected = rejected
         self._lookups = lookups
+        self.throttled_with: tuple[str, ...] = ("Retry-After: 7",)
         self.authorizations: set[str] = set()
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -189,7 +204,7 @@ class HttpPeer(Peer):
             case Fault.REJECT:
                 return self._rejected
             case Fault.THROTTLE:
-                return http_answer(429, b"", "Retry-After: 7")
+                return http_answer(429, b"", *self.throttled_with)
         if sends:
             return self._accepted
         if self._lookups is not None:
@@ -659,11 +674,15 @@ class HttpContract(ProviderContract):
         return HttpPeer(self.accepted(), self.rejected(), self.found)
 
     def test_retry_after_is_read(self) -> None:
+        """RATE-01, RATE-03: in each form that HTTP has; what is zero, past or none of them is no hint."""
+
         async def scenario(peer: HttpPeer, provider: Provider) -> None:
             peer.fault = Fault.THROTTLE
-            outcome = await provider.send(self.message, start=Starts(peer))
-            assert isinstance(outcome, Throttled)
-            assert outcome.retry_after_s == 7.0
+            for line, wait_s in RETRY_AFTER.items():
+                peer.throttled_with = (line, "Date: Wed, 21 Oct 2026 07:26:00 GMT")
+                outcome = await provider.send(self.message, start=Starts(peer))
+                assert isinstance(outcome, Throttled), (line, outcome)
+                assert outcome.retry_after_s == wait_s, (line, outcome)
 
         self.run(scenario)
 
