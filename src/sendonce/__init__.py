@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sendonce.client import Client as Client
-    from sendonce.client import Result as Result
     from sendonce.core.errors import SendonceError as SendonceError
     from sendonce.core.reminder import Asked as Asked
     from sendonce.outbox import schedule as schedule
+    from sendonce.pipeline.hand_in import Result as Result
 
     __version__: str
 
@@ -28,7 +28,7 @@ __all__ = ["Asked", "Client", "Result", "SendonceError", "__version__", "schedul
 _HOMES = {
     "Asked": "sendonce.core.reminder",
     "Client": "sendonce.client",
-    "Result": "sendonce.client",
+    "Result": "sendonce.pipeline.hand_in",
     "SendonceError": "sendonce.core.errors",
     "schedule": "sendonce.outbox",
 }

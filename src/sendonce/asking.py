@@ -5,14 +5,23 @@ Unlike a file's columns, an unknown name is an error: variables stand under `dat
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Final
 
 from sendonce.config import did_you_mean
+from sendonce.core.delivery import Channel
+from sendonce.core.due import SECOND, instant_of
 from sendonce.core.errors import InvalidInput
 from sendonce.core.reminder import COLUMNS, Asked
+from sendonce.ports.store import Reminder
+
+DEPTH_MAX: Final = 32
+"""Lists and objects inside each other, in what a template shows."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def asked_of_mapping(given: Mapping[str, object], tenant: str) -> Asked:
@@ -20,7 +29,13 @@ def asked_of_mapping(given: Mapping[str, object], tenant: str) -> Asked:
 
     Raises `InvalidInput`.
     """
-    values: dict[str, object] = {"reminder": "", "tenant": tenant}
+    values: dict[str, object] = {"reminder": "", "tenant": tenant, **fields_of_mapping(given)}
+    return Asked(**values)  # type: ignore[arg-type]
+
+
+def fields_of_mapping(given: Mapping[str, object]) -> dict[str, object]:
+    """What is given, by the fields of `Asked`; None counts as not given. Raises `InvalidInput`."""
+    values: dict[str, object] = {}
     for name, value in given.items():
         field = FIELD_OF.get(name)
         if field is None:
@@ -31,12 +46,73 @@ def asked_of_mapping(given: Mapping[str, object], tenant: str) -> Asked:
             )
         if value is not None:
             values[field] = _read(field, value)
-    return Asked(**values)  # type: ignore[arg-type]
+    return values
+
+
+def asked_again(old: Reminder) -> Asked:
+    """A reminder that the store has, as if it were asked for anew: prepared, it is the same again."""
+    email = old.recipients.get(Channel.EMAIL, {})
+    sms = old.recipients.get(Channel.SMS, {})
+    return Asked(
+        reminder=old.reminder,
+        customer=old.customer,
+        due=_due_again(old),
+        timezone=old.zone,
+        template=old.template,
+        template_version=old.template_version,
+        data=json.loads(old.data),
+        email=email.get("to", ""),
+        phone=sms.get("to", ""),
+        channels=tuple(old.recipients),
+        sender=email.get("sender", ""),
+        reply_to=email.get("reply_to", ""),
+        sms_sender=sms.get("sender", ""),
+        category=old.category,
+        group=old.group,
+        priority=old.priority,
+        expires=_expires_again(old),
+        tenant=old.tenant,
+    )
+
+
+def too_deep(value: object, depth_max: int = DEPTH_MAX) -> bool:
+    """Whether lists and objects are inside each other more than `depth_max` deep."""
+    level = [value]
+    for _ in range(depth_max + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, Mapping | list | tuple)
+            for inner in (outer.values() if isinstance(outer, Mapping) else outer)
+            if isinstance(inner, Mapping | list | tuple)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _due_again(old: Reminder) -> str:
+    """The wall time as it was meant; where that says another instant than was kept, the instant."""
+    wall = datetime.fromisoformat(old.due_local)
+    if old.zone and instant_of(old.due_local, old.zone) == old.due_at:
+        return old.due_local
+    at = _EPOCH + timedelta(microseconds=old.due_at)
+    if old.zone:
+        return at.isoformat()
+    return wall.replace(tzinfo=timezone(wall - at.replace(tzinfo=None))).isoformat()
+
+
+def _expires_again(old: Reminder) -> str:
+    """The span until it expires, where all channels have the same; else each has its own, as configured."""
+    spans = {int(recipient["expires_at"]) - old.due_at for recipient in old.recipients.values()}
+    return f"{spans.pop() / SECOND:f}s" if len(spans) == 1 else ""
 
 
 def _read(field: str, value: object) -> object:
     match field, value:
         case "data", Mapping():
+            if too_deep(value):
+                raise InvalidInput(f"data is nested more than {DEPTH_MAX} deep: make it flat", field="data")
             return value
         case "channels", str():
             return tuple(value.replace(",", " ").split())

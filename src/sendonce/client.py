@@ -25,53 +25,20 @@ content is `unchanged`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from sendonce.app import App
-from sendonce.asking import asked_of_mapping
 from sendonce.config import load
-from sendonce.core.errors import InvalidInput
 from sendonce.core.reminder import DEFAULT_TENANT, Asked
-from sendonce.pipeline.cancel import By, Cancellation, Selection, cancel
-from sendonce.pipeline.intake import UNIT_MAX, Mode, Verdict, admit
-from sendonce.pipeline.intake import Result as Admitted
+from sendonce.pipeline.cancel import By, Cancellation, cancel, selected
+from sendonce.pipeline.hand_in import Result, hand_in
 from sendonce.pipeline.story import Story, story
-from sendonce.ports.store import Tx
-from sendonce.preparation import Prepared, prepare
+
+__all__ = ["Client", "Result"]
 
 ACTOR: Final = "api:python"
-_INSIDE: Final = frozenset({Verdict.ACCEPTED, Verdict.UNCHANGED, Verdict.REVISED})
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What became of one reminder.
-
-    index     its place in what was given; with a plan several results share one
-    reminder  its id; with a plan `ID/STEP`
-    verdict   accepted, unchanged, revised, conflicting, refused or invalid
-    keys      its delivery keys, one a channel
-    fields    what differs, for revisions and conflicts; `field` is what is wrong, for invalid ones
-    why       a sentence: value, rule and fix; "" where the verdict says it all
-    notes     what was assumed, such as the zone
-    """
-
-    index: int
-    reminder: str
-    verdict: Verdict
-    keys: tuple[str, ...] = ()
-    fields: tuple[str, ...] = ()
-    field: str = ""
-    why: str = ""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """It is in, as given: new, revised or known already."""
-        return self.verdict in _INSIDE
 
 
 class Client:
@@ -123,23 +90,15 @@ class Client:
         in, so give the same again.
         """
         app = self._app
-        app.book.refresh()
-        now = app.store.read(lambda tx: tx.now)
-        results: list[Result] = []
-        unit: list[_Line] = []
-        for index, given in enumerate(reminders):
-            try:
-                asked = asked_of_mapping(given, self._tenant) if isinstance(given, Mapping) else given
-                prepared = prepare(asked, app.policy, app.book, secret=app.store.secret, now=now)
-            except InvalidInput as error:
-                results.append(_invalid(index, given, error))
-                continue
-            unit += [(index, one) for one in prepared]
-            if len(unit) >= UNIT_MAX:
-                results += self._admit(unit, update)
-                unit = []
-        results += self._admit(unit, update)
-        return sorted(results, key=lambda result: result.index)
+        return hand_in(
+            app.store,
+            app.book,
+            app.policy,
+            reminders,
+            tenant=self._tenant,
+            actor=self._actor,
+            update=update,
+        ).results
 
     def cancel(
         self,
@@ -187,45 +146,3 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _admit(self, unit: Sequence[_Line], update: bool) -> list[Result]:
-        if not unit:
-            return []
-        mode = Mode.UPDATE if update else Mode.NEW
-        policy, actor = self._app.policy, self._actor
-
-        def admitted(tx: Tx) -> list[Admitted]:
-            return admit(tx, [one for _, one in unit], policy=policy, actor=actor, mode=mode)
-
-        answers = self._app.store.write(admitted).result()
-        return [
-            Result(
-                index,
-                one.reminder.reminder,
-                answer.verdict,
-                answer.keys,
-                answer.fields,
-                answer.field,
-                answer.why,
-                one.notes,
-            )
-            for (index, one), answer in zip(unit, answers, strict=True)
-        ]
-
-
-_Line = tuple[int, Prepared]
-
-
-def selected(names: Mapping[By, str], tenant: str) -> Selection:
-    """The one selection that is named. Raises `InvalidInput` where none or several are."""
-    given = [(by, name) for by, name in names.items() if name]
-    if len(given) != 1:
-        raise InvalidInput(
-            f"{len(given) or 'nothing'} named: name exactly one of {', '.join(names)}", field="selection"
-        )
-    return Selection(*given[0], tenant=tenant)
-
-
-def _invalid(index: int, given: Asked | Mapping[str, object], error: InvalidInput) -> Result:
-    reminder = given.get("reminder", "") if isinstance(given, Mapping) else given.reminder
-    return Result(index, str(reminder)[:200], Verdict.INVALID, field=error.field, why=str(error))

@@ -219,7 +219,7 @@ def test_the_package_loads_nothing_until_it_is_asked_to() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['sendonce']"
     assert sendonce.__version__
-    assert Result.__module__ == "sendonce.client"
+    assert Result.__module__ == "sendonce.pipeline.hand_in"
     with pytest.raises(AttributeError, match="no attribute 'Clinet'"):
         _ = sendonce.Clinet
 

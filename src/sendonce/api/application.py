@@ -17,8 +17,9 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp
 
 from sendonce import telemetry
-from sendonce.api import keys
+from sendonce.api import keys, reminders
 from sendonce.api.door import Bounds, Door
+from sendonce.api.idempotency import HEADER
 from sendonce.api.problems import MEDIA_TYPE, TITLES, Problem, problem_of, problem_of_http, problem_of_values
 from sendonce.api.program import Program
 from sendonce.core.errors import SendonceError, StoreError
@@ -30,7 +31,7 @@ Every request needs a key in `Authorization: Bearer`. What goes wrong is a probl
 `POST` may carry an `Idempotency-Key`: asked again, it answers the same and does nothing twice. Instants are
 ISO 8601 in UTC with microseconds, or null; durations end in `_s` and are seconds."""
 
-RESOURCES: Final = (keys.resource,)
+RESOURCES: Final = (reminders.resource, keys.resource)
 """The resources, in the order of the document."""
 
 
@@ -69,6 +70,10 @@ def application(
         return JSONResponse(description_of(made))
 
     return _Guarded(Door(made, lambda: program.app.store, bounds=bounds))
+
+
+NOT_ONCE: Final = frozenset({"add_key", "rotate_key"})
+"""What takes no Idempotency-Key: a secret is shown once, and kept nowhere."""
 
 
 class _Guarded:
@@ -116,15 +121,31 @@ def _finish(document: dict[str, Any]) -> None:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     schemas["Problem"] = _PROBLEM
+    for model in reminders.DOCUMENTED:
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(schema.pop("$defs", {}))
+        schemas[model.__name__] = schema
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "so_..."}}
     document["security"] = [{"key": []}]
     problem = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     for operations in document.get("paths", {}).values():
-        for operation in operations.values():
+        for method, operation in operations.items():
             responses: dict[str, Any] = operation.setdefault("responses", {})
-            responses.pop("422", None)
+            if "HTTPValidationError" in str(responses.get("422")):
+                del responses["422"]
+            if method == "post" and operation["operationId"] not in NOT_ONCE:
+                operation.setdefault("parameters", []).append(_KEY_HEADER)
             responses["default"] = {"description": "A problem, see its code.", **problem}
 
+
+_KEY_HEADER: Final[Mapping[str, Any]] = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "maxLength": 200},
+    "description": "A text of yours for this request: sent again with it, it is done once.",
+    "example": '"8e03978e-40d5-43dd-bc93-6894a57f9324"',
+}
 
 _PROBLEM: Final[Mapping[str, Any]] = {
     "type": "object",

@@ -89,6 +89,8 @@ def problem_of(error: SendonceError) -> Problem:
             return Problem("invalid_input", str(error), field=error.field, reason=_reason(error))
         case NotFound():
             return Problem("not_found", str(error))
+        case Refused(code="changed"):
+            return Problem("changed", str(error))
         case Refused():
             return Problem("refused", str(error), reason=_reason(error))
         case StoreError():

@@ -6,12 +6,10 @@ A document that cannot be read is refused as a whole, before anything of it is u
 from __future__ import annotations
 
 import json
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from sendonce.api.problems import Problem
-
-DEPTH_MAX: Final = 32
-"""Lists and objects inside each other."""
+from sendonce.asking import DEPTH_MAX, too_deep
 
 
 def document_of(body: bytes) -> object:
@@ -21,7 +19,7 @@ def document_of(body: bytes) -> object:
     value = parsed(body)
     if b"\\u" in body:
         _check_text(value)
-    if too_deep(value, DEPTH_MAX):
+    if too_deep(value):
         raise Problem("bad_json", f"it is nested more than {DEPTH_MAX} deep: make it flat")
     return value
 
@@ -39,22 +37,6 @@ def parsed(body: bytes) -> object:
         raise Problem("bad_json", f"it is nested more than {DEPTH_MAX} deep: make it flat") from None
     except ValueError as error:  # a number of thousands of digits
         raise Problem("bad_json", f"a number cannot be read ({error})") from None
-
-
-def too_deep(value: object, depth_max: int) -> bool:
-    """Whether lists and objects are inside each other more than `depth_max` deep."""
-    level = [value]
-    for _ in range(depth_max + 1):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _check_text(value: object) -> None:

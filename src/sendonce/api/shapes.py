@@ -7,6 +7,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sendonce.core.delivery import Channel
+from sendonce.core.lifecycle import State
+from sendonce.ports.store import Delivery
+
 NEVER: Final = 253_402_300_800_000_000
 """The end of the calendar: the year 10000."""
 
@@ -39,6 +43,51 @@ def instant(at: int | None) -> str | None:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
 
 
-def example(value: Any) -> dict[str, Any]:
-    """The configuration of a model with an example."""
-    return {"json_schema_extra": {"examples": [value]}}
+class DeliverySaid(Said):
+    """A delivery: one reminder to one customer on one channel."""
+
+    key: str = Field(examples=["shipment-4821:customer-73:sms"])
+    customer: str
+    channel: Channel
+    state: State
+    maybe_sent: bool = Field(description="An earlier attempt may have reached the provider.")
+    pending: str = Field(
+        description="What was asked for and waits for the truth: cancelled, suppressed or empty."
+    )
+    category: str
+    group: str
+    priority: int
+    account: str
+    receipt: str
+    reason: str = Field(description="A coded reason for where it stands.")
+    attempts: int
+    version: int = Field(description="Of its content.")
+    due_at: Instant
+    next_at: Instant
+    expires_at: Instant
+    ended_at: Instant
+
+
+def delivery_said(one: Delivery) -> dict[str, Any]:
+    """What `DeliverySaid` says of a delivery."""
+    standing, course = one.standing, one.course
+    return {
+        "key": one.key,
+        "customer": one.customer,
+        "channel": one.channel,
+        "state": standing.state,
+        "maybe_sent": standing.maybe,
+        "pending": standing.ending.value,
+        "category": one.category,
+        "group": one.group,
+        "priority": one.priority,
+        "account": course.account,
+        "receipt": course.receipt,
+        "reason": course.reason,
+        "attempts": course.attempts,
+        "version": standing.version,
+        "due_at": instant(course.due_at),
+        "next_at": instant(course.next_at) if one.ended_at == 0 else None,
+        "expires_at": instant(course.expires_at),
+        "ended_at": instant(one.ended_at),
+    }

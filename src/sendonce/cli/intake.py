@@ -191,8 +191,7 @@ def cancel(
     tenant: TenantOption = DEFAULT_TENANT,
 ) -> Exit:
     """Take back what has not been sent. The answer is true for each delivery."""
-    from sendonce.client import selected
-    from sendonce.pipeline.cancel import By
+    from sendonce.pipeline.cancel import By, selected
     from sendonce.pipeline.cancel import cancel as take_back
 
     names = {

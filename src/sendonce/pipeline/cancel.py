@@ -81,6 +81,16 @@ class Cancellation:
             self.more += 1
 
 
+def selected(names: Mapping[By, str], tenant: str) -> Selection:
+    """The one selection that is named. Raises `InvalidInput` where none or several are."""
+    given = [(by, name) for by, name in names.items() if name]
+    if len(given) != 1:
+        raise InvalidInput(
+            f"{len(given) or 'nothing'} named: name exactly one of {', '.join(names)}", field="selection"
+        )
+    return Selection(*given[0], tenant=tenant)
+
+
 def find(tx: Tx, selection: Selection, *, limit: int = PAGE, after: int = 0) -> list[Delivery]:
     """A page of the selected deliveries, in order of id, above id `after`.
 
