@@ -22,6 +22,7 @@ from sendonce.core import news
 from sendonce.core.delivery import Channel
 from sendonce.core.duration import write_duration
 from sendonce.core.errors import ConfigError
+from sendonce.core.pacing import SECOND
 from sendonce.core.policy import Policy
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.held import Hold, hold_of
@@ -35,6 +36,7 @@ from sendonce.pipeline.pruner import PAGE as PRUNE_PAGE
 from sendonce.pipeline.pruner import prune
 from sendonce.pipeline.pulse import Pulse
 from sendonce.pipeline.restore import hold_everything
+from sendonce.pipeline.retention import Retention
 from sendonce.pipeline.scheduler import TIMER, Scheduler
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.pipeline.zone_change import follow_zone_rules
@@ -57,6 +59,7 @@ from sendonce.runtime.waker import Waker
 from sendonce.runtime.zone_rules import zone_rules
 from sendonce.store import sqlite
 from sendonce.store.backup import back_up
+from sendonce.store.overwrite import empty_log
 from sendonce.telemetry import tell
 from sendonce.template_book import TemplateBook, from_store
 
@@ -72,6 +75,9 @@ PROVIDERS: Final = {
     "file": FileSettings,
 }
 """Every provider by the word that `provider =` takes, and the settings that it reads."""
+
+RETENTION_LOOK_S: Final = 60.0
+RETENTION_LEASE_S: Final = 3 * RETENTION_LOOK_S
 
 DUE_APART_S: Final = 0.2
 """How often news of what is due may start a pass, each of which is kept in the run history."""
@@ -248,6 +254,7 @@ class App:
                 done = await asyncio.to_thread(collector.run, stopping=stopping.is_set)
                 return self.settings.pass_every_s if done.complete else 0.0
 
+            stops += self._keeping(tasks, on_error)
             taking_in = Poller("collector", collect, on_error=on_error, again_max_s=BEAT_AGAIN_S)
             tasks.append(asyncio.create_task(taking_in.run(), name="collector"))
             stops.append(taking_in.stop)
@@ -269,8 +276,10 @@ class App:
             sound(*await asyncio.to_thread(self.store.read, look))
             return LOOK_S
 
+        keep_us = round(self.settings.keep.passes_s * SECOND)
+
         async def forget() -> float:
-            forgotten = await asyncio.wrap_future(self.store.write(prune))
+            forgotten = await asyncio.wrap_future(self.store.write(lambda tx: prune(tx, keep_us)))
             return 1.0 if forgotten == PRUNE_PAGE else PRUNE_LOOK_S
 
         for beside, step in (("alarm", alarm), ("pruner", forget)):
@@ -290,6 +299,31 @@ class App:
             await heart.sign_off()
         for provider in self._providers.values():
             await provider.close()
+
+    def _keeping(
+        self, tasks: list[asyncio.Task[None]], on_error: Callable[[str, Exception], None]
+    ) -> list[Callable[[], None]]:
+        """Retention, in one process that schedules; how to stop it."""
+        lead = Leader(self.store, "retention", self.process, lease_s=RETENTION_LEASE_S)
+        retention = Retention(self.store, self.policy, self.settings.keep)
+
+        def step() -> float:
+            return retention.step() if lead.leads() else RETENTION_LOOK_S
+
+        async def keep() -> float:
+            return await asyncio.to_thread(step)
+
+        poller = Poller("retention", keep, on_error=on_error)
+        tasks.append(asyncio.create_task(poller.run(), name="retention"))
+        return [poller.stop]
+
+    def empty_log(self) -> bool:
+        """See that what was erased is in no file of the store's own: whether it is. On PostgreSQL that is for
+        its vacuum (docs/privacy.md)."""
+        url = self.settings.store_url
+        if url.kind is not StoreKind.SQLITE:
+            return False
+        return empty_log(sqlite.path_of(str(url)))
 
     def close(self) -> None:
         """Close the store. Idempotent."""

@@ -328,7 +328,12 @@ def _customer_of(addresses: Mapping[Channel, str], secret: bytes, tenant: str) -
     It stands in delivery keys and in the ledger, where a plain address must not.
     """
     channel, address = next(iter(addresses.items()))
-    return f"person-{address_tag(secret, tenant, channel, comparison_form(channel, address))[:16]}"
+    return name_of_person(address_tag(secret, tenant, channel, comparison_form(channel, address)))
+
+
+def name_of_person(tag: str) -> str:
+    """The customer that a reminder without one is for, by the tag of its first address."""
+    return f"person-{tag[:16]}"
 
 
 def _channels(asked: Asked, addresses: Mapping[Channel, str], policy: Policy) -> dict[Channel, str]:

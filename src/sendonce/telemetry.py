@@ -205,6 +205,19 @@ PASS_FINISHED: Final = Event(
     INFO,
     ("run", "examined", "published", "deferred", "ended", "late", "lag_s", "why", "took_s"),
 )
+RETENTION_DONE: Final = Event(
+    "retention_done",
+    "A round of retention destroyed or removed something.",
+    INFO,
+    ("emptied", "deliveries", "entries", "imports", "unsealed"),
+)
+RETENTION_STOPPED: Final = Event(
+    "retention_stopped",
+    "Retention removes nothing for a day, since the calendar jumped; or never this delivery, since its "
+    "record does not hold.",
+    ERROR,
+    ("delivery", "why"),
+)
 BACKLOG_OLD: Final = Event(
     "backlog_old",
     "The oldest due delivery passed `alert_after`.",
@@ -370,14 +383,18 @@ FIELDS: Final[Mapping[str, str]] = {
     "conflicting": "rows whose key is taken by another content",
     "count": "how many deliveries",
     "deferred": "deliveries put off",
+    "deliveries": "deliveries removed",
     "delivery": "the delivery key, `reminder:customer:channel`",
     "due": "deliveries that are due and waiting",
+    "emptied": "reminders whose text, address and data were destroyed",
     "ended": "deliveries that expired or were cancelled or suppressed",
+    "entries": "ledger entries removed",
     "epoch": "which claim of this delivery",
     "error": "the type of the exception, and the code of one of ours, never its message",
     "examined": "rows looked at",
     "finding": "what the provider said to a look-up",
     "import_id": "the import, which is a group",
+    "imports": "imports forgotten",
     "intake_id": "its number in `sendonce outbox list`",
     "invalid": "rows that were refused; the import's report says why",
     "lag_s": "how far the high-water mark is behind the clock",
@@ -411,6 +428,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "uncertain": "how many of them wait for a person now",
     "unchanged": "rows that were known already",
     "units": "how many writes were in it",
+    "unsealed": "deliveries that stay until their entries are sealed",
     "version": "the version of sendonce",
     "wait_s": "how long until the next try",
     "waiting": "reminders that wait to be taken in",

@@ -440,6 +440,7 @@ def report(
             "ended": made.ended,
             "open": made.still_open,
             "counts": _in_order(made),
+            "removed": made.removed,
             "adds_up": made.adds_up,
             "lines": made.lines,
             "open_deliveries": [delivery_document(each) for each in made.open],
@@ -467,6 +468,10 @@ def _show_day(screen: Screen, made: Report) -> None:
         screen.say(f"  open: {one.key} {one.standing.state}{why}", style=CARE)
     if made.still_open > 20:
         screen.say(f"  {made.still_open:,} are open in all", style=CARE)
+    if made.removed:
+        screen.say(
+            f"  {made.removed:,} of them were removed by policy since; their outcomes were kept", style=QUIET
+        )
     for fault in made.faults:
         screen.say(fault, style=BAD)
     if made.adds_up:
@@ -497,6 +502,7 @@ def verify(shell: Shell) -> Exit:
             "ok": proof.ok,
             "deliveries": proof.deliveries,
             "entries": proof.entries,
+            "removed": proof.removed,
             "faulty": proof.faulty,
             "faults": proof.faults,
         }
@@ -504,6 +510,11 @@ def verify(shell: Shell) -> Exit:
     checked = (
         f"{counted(proof.deliveries, 'delivery', 'deliveries')}, {counted(proof.entries, 'entry', 'entries')}"
     )
+    if proof.removed:
+        shell.screen.say(
+            f"{counted(proof.removed, 'delivery', 'deliveries')} removed by policy, each under its tombstone",
+            style=QUIET,
+        )
     if proof.ok:
         shell.screen.say(f"{checked}: every chain is whole and gives the store as it stands", style=GOOD)
         return Exit.OK

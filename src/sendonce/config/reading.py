@@ -29,6 +29,7 @@ from sendonce.config.tables import (
     LogTable,
     PlanTable,
     RecipientsTable,
+    RetentionTable,
     RetryTable,
     RouteTable,
     SchedulerTable,
@@ -43,6 +44,7 @@ from sendonce.core.errors import ConfigError, InvalidInput
 from sendonce.core.pacing import SECOND, GateLimits, Limit
 from sendonce.core.plan import Plan, parse_plan, parse_step
 from sendonce.core.policy import CategoryPolicy, ChannelPolicy, Recipients
+from sendonce.core.retention import Keep
 from sendonce.core.retry import RetryPolicy
 from sendonce.core.routing import Route
 
@@ -132,6 +134,7 @@ class _Reading:
         worker = self._single("worker", WorkerTable)
         scheduler = self._single("scheduler", SchedulerTable)
         api = self._single("api", ApiTable)
+        retention = self._single("retention", RetentionTable)
         log = self._single("log", LogTable)
         zones = self._zones()
         channels = self._channels()
@@ -153,6 +156,7 @@ class _Reading:
         assert worker is not None
         assert scheduler is not None
         assert api is not None
+        assert retention is not None
         assert log is not None
         return Settings(
             path=self._top.file,
@@ -174,6 +178,7 @@ class _Reading:
             grace_s=scheduler.grace_s,
             api_listen=api.listen,
             api_pass_secret=api.pass_secret,
+            keep=Keep(retention.content_s, retention.deliveries_s, retention.imports_s, retention.passes_s),
             log_level=log.level,
             log_format=log.format,
         )

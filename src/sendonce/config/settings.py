@@ -14,6 +14,7 @@ from sendonce.core.pacing import GateLimits
 from sendonce.core.plan import Plan
 from sendonce.core.policy import AccountPolicy, CategoryPolicy, ChannelPolicy, Policy, Recipients
 from sendonce.core.promise import Promise
+from sendonce.core.retention import Keep
 from sendonce.core.retry import RetryPolicy
 from sendonce.core.routing import Route
 from sendonce.ports.secret import Secret
@@ -71,6 +72,7 @@ class Settings:
     grace_s: float
     api_listen: str
     api_pass_secret: Secret | None
+    keep: Keep
     log_level: str
     log_format: str
 

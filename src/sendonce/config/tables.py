@@ -18,6 +18,7 @@ from sendonce.core.consent import NoRecord
 from sendonce.core.delivery import Channel
 from sendonce.core.due import QuietHours
 from sendonce.core.duration import write_duration
+from sendonce.core.errors import InvalidInput
 from sendonce.core.pacing import Limit
 from sendonce.core.policy import OnQuiet, UncertainPolicy
 from sendonce.core.retry import RetryPolicy
@@ -321,6 +322,42 @@ class ApiTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionTable:
+    """How long what is over is kept ([privacy](privacy.md)). What is open, in doubt or dead always is."""
+
+    content_s: float | None = setting(
+        "What a reminder said, to whom, and said before: destroyed so long after its last delivery ended. "
+        "Not set: as long as its deliveries.",
+        kind=kinds.duration(86_400.0),
+        default=None,
+    )
+    deliveries_s: float | None = setting(
+        "Deliveries and their ledgers: removed so long after they ended. A tombstone, their outcome and a "
+        "keyed tag stay, so that nothing is sent again. Not shorter than `content`. Not set: for ever.",
+        kind=kinds.duration(7 * 86_400.0),
+        default=None,
+    )
+    imports_s: float | None = setting(
+        "What is known of an import, once nothing that it made is left. Not set: for ever.",
+        kind=kinds.duration(7 * 86_400.0),
+        default=None,
+    )
+    passes_s: float = setting(
+        "The history of scheduler passes and of processes.",
+        kind=kinds.duration(86_400.0),
+        default=14 * 86_400.0,
+    )
+
+    def __post_init__(self) -> None:
+        if self.content_s and self.deliveries_s and self.deliveries_s < self.content_s:
+            raise InvalidInput(
+                f"= {write_duration(self.deliveries_s)} is shorter than content = "
+                f"{write_duration(self.content_s)}: nothing that a delivery said is kept longer than it is",
+                field="deliveries_s",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogTable:
     """What is told on stderr, without personal data."""
 
@@ -351,6 +388,7 @@ TABLES: Final[Mapping[str, type]] = {
     "worker": WorkerTable,
     "scheduler": SchedulerTable,
     "api": ApiTable,
+    "retention": RetentionTable,
     "log": LogTable,
 }
 """By heading; "*" is a name of the writer's own."""

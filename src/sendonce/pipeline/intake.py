@@ -128,7 +128,9 @@ def _admit_distinct(
     tx: Tx, prepared: Sequence[Prepared], policy: Policy, mode: Mode, actor: str
 ) -> list[Result]:
     known = tx.reminders.find([identity_of(one) for one in prepared])
-    fresh = [one for one, old in zip(prepared, known, strict=True) if old is None and not one.too_late]
+    new = [one for one, old in zip(prepared, known, strict=True) if old is None and not one.too_late]
+    removed = tx.removals.known([identity_of(one) for one in new])
+    fresh = [one for one in new if identity_of(one) not in removed]
     ids = iter(_insert(tx, fresh, actor))
     deliveries: dict[int, list[Delivery]] = {}
     for delivery in tx.deliveries.of_reminders([old.id for old in known if old is not None]):
@@ -139,6 +141,8 @@ def _admit_distinct(
             results.append(_meet(tx, one, old, deliveries.get(old.id, []), policy, mode, actor))
         elif one.too_late is not None:
             results.append(_invalid(one, one.too_late, 0))
+        elif identity_of(one) in removed:
+            results.append(_gone(one, 0, mode, "it ended long ago and was removed"))
         else:
             results.append(Result(Verdict.ACCEPTED, next(ids), _keys(one)))
     return results
@@ -198,6 +202,10 @@ def _meet(
     mode: Mode,
     actor: str,
 ) -> Result:
+    if not old.recipients:
+        same = old.spec_hash == new.reminder.spec_hash
+        why = "it has ended" if old.spec_hash else "its customer was erased"
+        return _gone(new, old.id, Mode.NEW if same else mode, f"{why}, and what it said was destroyed")
     fields = () if old.spec_hash == new.reminder.spec_hash else differences(old, new.reminder)
     undone = {delivery.channel for delivery in deliveries if _may_come_back(delivery, old, new.reminder)}
     if not fields and not undone:
@@ -216,6 +224,12 @@ def _meet(
         return Result(Verdict.REFUSED, old.id, _keys(new), fields, why=plan)
     _revise(tx, new, old, plan, fields, policy, actor)
     return Result(Verdict.REVISED if kept else Verdict.ACCEPTED, old.id, _keys(new), fields)
+
+
+def _gone(new: Prepared, id_: int, mode: Mode, why: str) -> Result:
+    """It is known, and nobody can tell any more whether it is the same: it is never sent again by itself."""
+    verdict = Verdict.UNCHANGED if mode is Mode.NEW else Verdict.REFUSED
+    return Result(verdict, id_, _keys(new), why=f"{why}: to send it after all, give it another id")
 
 
 def _may_come_back(delivery: Delivery, old: Reminder, new: Reminder) -> bool:
@@ -275,6 +289,10 @@ def _revise(
     policy: Policy,
     actor: str,
 ) -> None:
+    # Read before its deliveries were locked: meanwhile it may have been emptied, or removed with all of them.
+    now = tx.reminders.by_ids([old.id]).get(old.id)
+    if now is None or not now.recipients:
+        raise StoreUnavailable(f"{new.reminder.reminder} was removed while it was revised: try again")
     reminder = replace(
         new.reminder,
         id=old.id,
@@ -388,6 +406,8 @@ def again(tx: Tx, key: str, *, tenant: str, policy: Policy, reason: str, actor: 
     if refusal := _not_again(delivery):
         raise Refused(f"{key}: {refusal}")
     old = tx.reminders.by_ids([delivery.reminder_id])[delivery.reminder_id]
+    if not old.recipients:
+        raise Refused(f"{key}: what it said, and to whom, was destroyed: schedule a new reminder instead")
     for number in range(1, AGAIN_MAX + 1):
         id_ = f"{old.reminder}/again-{number}"
         own_key = Identity(id_, old.customer, delivery.channel).key

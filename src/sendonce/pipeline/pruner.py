@@ -13,12 +13,13 @@ from sendonce.core import pacing
 from sendonce.ports.store import Tx
 
 KEEP_US: Final = 14 * 86_400 * pacing.SECOND
+"""Where the configuration says nothing else."""
 PAGE: Final = 500
 """Rows of each kind in one unit: a few milliseconds of the write lock."""
 LOOK_S: Final = 3_600.0
 
 
-def prune(tx: Tx) -> int:
+def prune(tx: Tx, keep_us: int = KEEP_US) -> int:
     """One unit: forget up to `PAGE` of each; how many. Fewer than `PAGE`: there are no more."""
-    before = tx.now - KEEP_US
+    before = tx.now - keep_us
     return max(tx.processes.forget(before, PAGE), tx.runs.forget_passes(before, PAGE))

@@ -3,7 +3,7 @@
 Everything that was due on one day, where the day is one on the wall clock of a zone, by channel,
 category and account. What is still open is named. A disposition counts only if the ledger backs it:
 where the row's state is not the one that its last entry tells, the sum falls short, and the report says
-by how much, and for whom.
+by how much, and for whom. What was removed by policy since still counts: its outcome was kept.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Report:
     """One day. `start` up to but not including `end`, microseconds UTC.
 
     due      deliveries that fell due, counted apart from what became of them
+    removed  how many of them were removed by policy since
     counts   by state, over all lines
     open     those not ended yet, the first `NAMED_MAX`
     faults   where it does not add up, in words; empty where it does
@@ -57,6 +58,7 @@ class Report:
     lines: tuple[ReportLine, ...]
     open: tuple[Delivery, ...]
     faults: tuple[str, ...]
+    removed: int = 0
 
     @property
     def ended(self) -> int:
@@ -88,11 +90,18 @@ def report(tx: Tx, day: str, zone: str, *, tenant: str = "") -> Report:
         backed = counts_by.setdefault(group, Counter())
         if row["backed"] == 1 and row["state"] in _STATES:
             backed[str(row["state"])] += int(row["count"])
+    removed = 0
+    for row in tx.rows("view_report_removed", **span):
+        group = (str(row["channel"]), str(row["category"]), str(row["account"]))
+        due_by[group] += int(row["count"])
+        removed += int(row["count"])
+        if row["state"] in _STATES:
+            counts_by.setdefault(group, Counter())[str(row["state"])] += int(row["count"])
     lines = tuple(
         ReportLine(*group, due=due_by[group], counts=dict(counts_by[group])) for group in sorted(due_by)
     )
     counts = sum(counts_by.values(), Counter())
-    due = int(tx.rows("view_report_due", **span)[0]["count"])
+    due = int(tx.rows("view_report_due", **span)[0]["count"]) + removed
     unbacked = [str(row["key"]) for row in tx.rows("view_report_unbacked", **span, limit=NAMED_MAX)]
     return Report(
         day=the_day,
@@ -104,6 +113,7 @@ def report(tx: Tx, day: str, zone: str, *, tenant: str = "") -> Report:
         lines=lines,
         open=tuple(_open(tx, span)),
         faults=tuple(_faults(lines, due, counts.total(), unbacked)),
+        removed=removed,
     )
 
 

@@ -10,6 +10,9 @@ For each delivery, by its own entries:
    agenda from the row, so that nobody can hide a delivery from the stages; the frozen text still has the hash
    that was recorded
 
+What retention removed is counted by its tombstones. Their chain is proven too, and each against what is left
+of its deliveries; so what is missing by policy is told from what is missing.
+
 It reads spans of ids, one after the other, in bounded memory, beside running workers. A row or an entry
 that cannot be read is a fault like any other and stops nothing.
 
@@ -40,12 +43,14 @@ from sendonce.core.lifecycle import (
     State,
     step,
 )
+from sendonce.core.tombstone import Remains, Tombstone, fault_of
 from sendonce.pipeline.record import Line, line_of, standing_of_row
 from sendonce.ports.store import Row, Store, Tx
 from sendonce.render import content_hash
 
 SPAN: Final = 250
 """Ids read at once."""
+TOMBSTONES: Final = 100
 FAULTS_MAX: Final = 1_000
 UNREADABLE_MAX: Final = 100
 """So many spans that the database itself cannot read, and the file is beyond checking row by row."""
@@ -53,10 +58,11 @@ UNREADABLE_MAX: Final = 100
 
 @dataclass(slots=True)
 class Verified:
-    """What was checked. `faults` are the first `FAULTS_MAX` of `faulty`."""
+    """What was checked. `faults` are the first `FAULTS_MAX` of `faulty`; `removed` were pruned by policy."""
 
     deliveries: int = 0
     entries: int = 0
+    removed: int = 0
     faulty: int = 0
     faults: list[Fault] = field(default_factory=list)
 
@@ -87,6 +93,7 @@ def verify(
                 f"{unreadable} spans of the database cannot be read: restore the last backup, then verify it"
             )
         progress(verified, total)
+    _check_tombstones(store, verified)
     return verified
 
 
@@ -115,6 +122,45 @@ def _check_span(store: Store, verified: Verified, after: int, upto: int) -> int:
     for id_ in span.planned - {row["id"] for row in span.rows}:
         verified.add([Fault(f"id {id_}", 0, "it is on the agenda, and has no row")])
     return 0
+
+
+def _check_tombstones(store: Store, verified: Verified) -> None:
+    """The chain of what was removed, a page at a time."""
+    last: Tombstone | None = None
+    while page := store.read(partial(_read_tombstones, last.number if last is not None else 0)):
+        for stone, rows in page:
+            key = f"tombstone {stone.number}"
+            verified.removed += len(rows)
+            try:
+                fault = fault_of(stone, last, [_remains(row) for row in rows])
+            except (ValueError, TypeError) as error:
+                fault = f"what is left of its deliveries cannot be read ({type(error).__name__})"
+            there = [row["delivery_id"] for row in rows if row["there"]]
+            if there and not fault:
+                fault = f"delivery id {there[0]} is said to be removed, and is there"
+            if fault:
+                verified.add([Fault(key, 0, fault)])
+            last = stone
+
+
+def _remains(row: Row) -> Remains:
+    return Remains(int(row["delivery_id"]), int(row["entries"]), str(row["head"]))
+
+
+def _read_tombstones(after: int, tx: Tx) -> list[tuple[Tombstone, list[Row]]]:
+    stones = [
+        Tombstone(int(row["number"]), _whole(row["at"]), str(row["body"]), str(row["hash"]))
+        for row in tx.rows("view_tombstones", after=after, limit=TOMBSTONES)
+    ]
+    upto = stones[-1].number if stones else after
+    of: dict[int, list[Row]] = {}
+    for row in tx.rows("view_removed", after=after, upto=upto):
+        of.setdefault(int(row["tombstone"]), []).append(row)
+    return [(stone, of.get(stone.number, [])) for stone in stones]
+
+
+def _whole(value: int | str) -> int:
+    return value if isinstance(value, int) else -1
 
 
 @dataclass(frozen=True, slots=True)

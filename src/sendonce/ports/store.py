@@ -30,9 +30,10 @@ from sendonce.core.access import ApiKey
 from sendonce.core.consent import Preference
 from sendonce.core.delivery import Channel
 from sendonce.core.ledger import Value
-from sendonce.core.lifecycle import Event, Standing
+from sendonce.core.lifecycle import Event, Standing, State
 from sendonce.core.pacing import Gate, GateLimits
 from sendonce.core.seal import Entry, SealedBlock
+from sendonce.core.tombstone import Tombstone
 from sendonce.core.value import value
 
 T = TypeVar("T")
@@ -259,6 +260,36 @@ class Answered:
     begun_at: int
     status: int
     answer: str
+
+
+@value
+class Erasure:
+    """Somebody asked that a customer be erased. `may_write`: to the same addresses, if scheduled anew."""
+
+    tenant: str
+    customer: str
+    asked_at: int
+    actor: str
+    reason: str
+    may_write: bool
+
+
+@value
+class Removed:
+    """A delivery that is to be removed, as read in this unit; `reminder` and `reminder_id` go with it."""
+
+    id: int
+    tenant: str
+    reminder_id: int
+    reminder: str
+    customer: str
+    due_at: int
+    channel: Channel
+    category: str
+    account: str
+    state: State
+    seq: int
+    head: str
 
 
 class Deliveries(Protocol):
@@ -506,6 +537,73 @@ class Intake(Protocol):
         ...
 
 
+class Removals(Protocol):
+    """What is taken away for good. Whether it may be, `pipeline.erasure` and `pipeline.retention` judge."""
+
+    def ask(self, erasure: Erasure) -> None:
+        """Remember that a customer is being erased; once is enough."""
+        ...
+
+    def asked(self, limit: int) -> list[Erasure]:
+        """Those that are not finished."""
+        ...
+
+    def finish(self, erasure: Erasure) -> None: ...
+
+    def empty(self, reminder_ids: Sequence[int], delivery_ids: Sequence[int], *, erased: bool) -> int:
+        """Destroy what reminders say, to whom, and said before; and the texts of deliveries. How many texts.
+
+        `erased`: also the hash of what was asked for, by which the same content is known again.
+        """
+        ...
+
+    def blank(self, addresses: Sequence[tuple[str, str, str]]) -> int:
+        """Destroy what records about (tenant, channel, address tag) show to people; they stay in force."""
+        ...
+
+    def handed_in(self, limit: int, after: int) -> list[HandedIn]:
+        """A page of all that nobody has taken in, waiting or parked, above id `after`."""
+        ...
+
+    def next_from(self, after: int) -> int | None:
+        """The first delivery above this id; None where there is none."""
+        ...
+
+    def old(self, before: int, after: int, upto: int, *, full: bool) -> list[int]:
+        """Reminders of which a delivery with such an id ended before this instant, well or without a sending;
+        `full`: only those that still say something. Not locked."""
+        ...
+
+    def newest(self) -> tuple[int, int, int]:
+        """The highest numbers given so far: of a delivery, a reminder, an entry."""
+        ...
+
+    def numbers(self, delivery_ids: Sequence[int]) -> dict[int, list[tuple[int, int, str, str]]]:
+        """The entries of each as (number in the store, seq, text, hash), in order."""
+        ...
+
+    def called(self, calls: Sequence[tuple[str, int]]) -> set[int]:
+        """Which of these (account, delivery id) have an open call."""
+        ...
+
+    def last(self) -> Tombstone | None:
+        """The newest tombstone."""
+        ...
+
+    def remove(self, stone: Tombstone, removed: Sequence[Removed]) -> bool:
+        """Remove these deliveries and their reminders with all that hangs on them, and keep what is left.
+        False where one had changed: then the unit must not go on."""
+        ...
+
+    def known(self, identities: Sequence[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
+        """Which of these (tenant, reminder, customer) were removed."""
+        ...
+
+    def forget_imports(self, before: int, limit: int) -> int:
+        """Forget up to `limit` imports that began before this and of which nothing is left; how many."""
+        ...
+
+
 class Runs(Protocol):
     """Passes, imports, pauses, the mark: what is remembered about runs."""
 
@@ -665,6 +763,8 @@ class Tx(Protocol):
     def runs(self) -> Runs: ...
     @property
     def intake(self) -> Intake: ...
+    @property
+    def removals(self) -> Removals: ...
     @property
     def api_keys(self) -> ApiKeys: ...
     @property

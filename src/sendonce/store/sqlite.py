@@ -167,6 +167,7 @@ class SqliteStore:
                 "synchronous = FULL",
                 "fullfsync = ON",  # macOS: fsync alone does not reach the disk there
                 "temp_store = MEMORY",
+                "secure_delete = ON",  # what is deleted is overwritten: see docs/privacy.md
                 "cache_size = -16384",
             ):
                 raw.execute(f"PRAGMA {pragma}").fetchall()

@@ -10,6 +10,7 @@ from sendonce.store.access import SqlAnswers, SqlApiKeys
 from sendonce.store.deliveries import SqlDeliveries
 from sendonce.store.gates import SqlCalls, SqlGates
 from sendonce.store.intake import SqlIntake
+from sendonce.store.removals import SqlRemovals
 from sendonce.store.reminders import SqlContents, SqlReminders, SqlTemplates
 from sendonce.store.runs import SqlPreferences, SqlProcesses, SqlRuns
 from sendonce.store.seals import SqlSeals
@@ -79,6 +80,10 @@ class SqlTx:
     @cached_property
     def intake(self) -> SqlIntake:
         return SqlIntake(self._session)
+
+    @cached_property
+    def removals(self) -> SqlRemovals:
+        return SqlRemovals(self._session)
 
     @cached_property
     def api_keys(self) -> SqlApiKeys:

@@ -247,6 +247,44 @@ CREATE TABLE process (
     stopped     BIGINT NOT NULL
 );
 
+-- Who is being erased: here until nothing is left to destroy (docs/privacy.md).
+CREATE TABLE erasure (
+    tenant    TEXT   NOT NULL,
+    customer  TEXT   NOT NULL,
+    asked_at  BIGINT NOT NULL,
+    actor     TEXT   NOT NULL,
+    reason    TEXT   NOT NULL,
+    may_write BIGINT NOT NULL,        -- 1: to the same addresses, should somebody schedule anew
+    PRIMARY KEY (tenant, customer)
+){clustered};
+
+-- What was removed by policy, a row for each time, chained: see sendonce.core.tombstone.
+CREATE TABLE tombstone (
+    number {key},
+    at     BIGINT NOT NULL,
+    body   TEXT   NOT NULL,
+    hash   TEXT   NOT NULL
+);
+
+-- What is left of each delivery that was removed: enough to send it never again, to count it, and to prove the
+-- tombstone. No id of a person, no address tag.
+CREATE TABLE removed (
+    tombstone   BIGINT NOT NULL,
+    delivery_id BIGINT NOT NULL,
+    tenant      TEXT   NOT NULL,
+    identity    TEXT   NOT NULL,      -- a keyed tag of its reminder
+    due_at      BIGINT NOT NULL,
+    channel     TEXT   NOT NULL,
+    category    TEXT   NOT NULL,
+    account     TEXT   NOT NULL,
+    state       TEXT   NOT NULL,
+    entries     BIGINT NOT NULL,
+    head        TEXT   NOT NULL,
+    PRIMARY KEY (tombstone, delivery_id)
+){clustered};
+CREATE INDEX removed_identity ON removed (identity);
+CREATE INDEX removed_due      ON removed (due_at);
+
 -- Who does what only one needs to do, until when (steady clock).
 CREATE TABLE leader (
     role        TEXT PRIMARY KEY,
