@@ -47,8 +47,10 @@ from sendonce.ports.store import Store, Tx
 from sendonce.providers.console import ConsoleProvider, ConsoleSettings
 from sendonce.providers.file import FileProvider, FileSettings
 from sendonce.providers.http import HttpProvider, HttpSettings
+from sendonce.providers.mailgun import MailgunProvider, MailgunSettings
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
+from sendonce.providers.sendgrid import SendgridProvider, SendgridSettings
 from sendonce.providers.ses import SesProvider, SesSettings
 from sendonce.providers.sinch import SinchProvider, SinchSettings
 from sendonce.providers.smtp import SmtpProvider, SmtpSettings
@@ -70,6 +72,8 @@ PROVIDERS: Final = {
     "postmark": PostmarkSettings,
     "ses": SesSettings,
     "sinch": SinchSettings,
+    "sendgrid": SendgridSettings,
+    "mailgun": MailgunSettings,
     "http": HttpSettings,
     "console": ConsoleSettings,
     "file": FileSettings,
@@ -374,6 +378,16 @@ def make_provider(account: AccountSettings) -> Provider:
             sinch = bind(SinchSettings, options, place)
             _check_connections(account, sinch.connections_max)
             return SinchProvider(sinch)
+        case "sendgrid":
+            _check_channel(account, Channel.EMAIL)
+            sendgrid = bind(SendgridSettings, options, place)
+            _check_connections(account, sendgrid.connections_max)
+            return SendgridProvider(sendgrid)
+        case "mailgun":
+            _check_channel(account, Channel.EMAIL)
+            mailgun = bind(MailgunSettings, options, place)
+            _check_connections(account, mailgun.connections_max)
+            return MailgunProvider(mailgun)
         case "http":
             http = bind(HttpSettings, options, place)
             _check_connections(account, http.connections_max)

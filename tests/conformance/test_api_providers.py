@@ -8,8 +8,10 @@ from typing import Final
 
 from sendonce.ports.provider import Message, Provider
 from sendonce.ports.secret import Secret
+from sendonce.providers.mailgun import MailgunProvider, MailgunSettings
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
+from sendonce.providers.sendgrid import SendgridProvider, SendgridSettings
 from sendonce.providers.ses import SesProvider, SesSettings
 from sendonce.providers.sinch import SinchProvider, SinchSettings
 from sendonce.testing.conformance.provider import (
@@ -17,6 +19,7 @@ from sendonce.testing.conformance.provider import (
     KeyContract,
     LookupContract,
     SmtpContract,
+    http_answer,
     json_answer,
 )
 
@@ -139,3 +142,60 @@ class TestSinch(LookupContract):
 
     def others(self) -> bytes:
         return json_answer(200, {"count": 1, "batches": [{"id": "1", "client_reference": "other"}]})
+
+
+class TestSendgrid(HttpContract):
+    credential = PASSWORD
+    message = EMAIL
+
+    def provider(self, port: int) -> Provider:
+        return SendgridProvider(
+            SendgridSettings(
+                api_key=Secret(PASSWORD),
+                base_url=f"http://127.0.0.1:{port}",
+                allow_plain_http=True,
+                timeout_s=0.3,
+            )
+        )
+
+    def accepted(self) -> bytes:
+        return http_answer(202, b"", "X-Message-Id: 14c5d75ce93.dfd.64b469")
+
+    def rejected(self) -> bytes:
+        error = {"message": f"{self.message.to} is not valid", "field": "personalizations.0.to.0.email"}
+        return json_answer(400, {"errors": [error]})
+
+
+class TestMailgun(LookupContract):
+    credential = PASSWORD
+    message = EMAIL
+
+    def provider(self, port: int) -> Provider:
+        return MailgunProvider(
+            MailgunSettings(
+                domain="mg.example.org",
+                api_key=Secret(PASSWORD),
+                base_url=f"http://127.0.0.1:{port}",
+                allow_plain_http=True,
+                timeout_s=0.3,
+            )
+        )
+
+    def accepted(self) -> bytes:
+        return json_answer(200, {"id": "<1@mg.example.org>", "message": "Queued. Thank you."})
+
+    def rejected(self) -> bytes:
+        return json_answer(400, {"message": f"'to' parameter is not a valid address: {self.message.to}"})
+
+    def found(self, target: str) -> bytes:
+        return self.absent()
+
+    def present(self) -> bytes:
+        mine = {"event": "accepted", "user-variables": {"sendonce": self.message.send_key}}
+        return json_answer(200, {"items": [{"event": "accepted", "user-variables": {}}, mine]})
+
+    def absent(self) -> bytes:
+        return json_answer(200, {"items": []})
+
+    def others(self) -> bytes:
+        return json_answer(200, {"items": [{"event": "delivered", "user-variables": {"sendonce": "other"}}]})

@@ -28,8 +28,10 @@ from sendonce.core.outcome import (
 )
 from sendonce.ports.provider import EmailContent, Message, Provider, ProviderClass, SmsContent
 from sendonce.ports.secret import Secret
+from sendonce.providers.mailgun import MailgunProvider, MailgunSettings
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
+from sendonce.providers.sendgrid import SendgridProvider, SendgridSettings
 from sendonce.providers.ses import SesProvider, SesSettings
 from sendonce.providers.sinch import SinchProvider, SinchSettings
 from sendonce.runtime.clock import SystemClock
@@ -95,6 +97,27 @@ def sinch(url: str, token: str) -> Provider:
     )
 
 
+def sendgrid(url: str, token: str) -> Provider:
+    settings = SendgridSettings(
+        api_key=Secret(token),
+        base_url=f"{url}/sendgrid",
+        **PLAIN,  # type: ignore[arg-type]
+    )
+    return SendgridProvider(settings)
+
+
+def mailgun(url: str, token: str) -> Provider:
+    return MailgunProvider(
+        MailgunSettings(
+            domain="mg.example.org",
+            api_key=Secret(token),
+            index_lag_s=1.0,
+            base_url=f"{url}/mailgun",
+            **PLAIN,  # type: ignore[arg-type]
+        )
+    )
+
+
 PLAIN: Final[dict[str, object]] = {"allow_plain_http": True, "timeout_s": 2.0}
 
 
@@ -113,6 +136,8 @@ VENDORS: Final = [
     Vendor("resend", "email", email, resend, ThrottleScope.RATE),
     Vendor("postmark", "email", email, postmark, ThrottleScope.RATE, AccountError(Reason.CREDIT, "")),
     Vendor("ses", "email", email, ses, ThrottleScope.RATE),
+    Vendor("sendgrid", "email", email, sendgrid, ThrottleScope.RATE, AccountError(Reason.CREDIT, "")),
+    Vendor("mailgun", "email", email, mailgun, ThrottleScope.RATE, Throttled(ThrottleScope.RATE, "")),
     Vendor("sinch", "sms", sms, sinch, ThrottleScope.UNDECLARED, Throttled(ThrottleScope.UNDECLARED, "")),
 ]
 BY_CLASS: Final = {

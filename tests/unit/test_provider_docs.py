@@ -13,8 +13,10 @@ from sendonce.config.problems import Place
 from sendonce.providers.api import ApiSettings
 from sendonce.providers.file import FileSettings
 from sendonce.providers.http import HttpProvider, HttpSettings, Rule
+from sendonce.providers.mailgun import MailgunSettings
 from sendonce.providers.postmark import PostmarkSettings
 from sendonce.providers.resend import ResendSettings
+from sendonce.providers.sendgrid import SendgridSettings
 from sendonce.providers.ses import SesSettings
 from sendonce.providers.sinch import SinchSettings
 from sendonce.providers.smtp import SmtpSettings
@@ -29,6 +31,8 @@ SECTIONS = {
     "## postmark": PostmarkSettings,
     "## ses": SesSettings,
     "## sinch": SinchSettings,
+    "## sendgrid": SendgridSettings,
+    "## mailgun": MailgunSettings,
     "## http": HttpSettings,
     "### Rules": Rule,
     "## console and file": FileSettings,
@@ -66,6 +70,8 @@ def test_the_examples_can_be_read(section: str) -> None:
         "TWILIO_ACCOUNT_SID": "AC" + "0" * 32,
         "TWILIO_AUTH_TOKEN": "x",
         "RESEND_API_KEY": "x",
+        "SENDGRID_API_KEY": "x",
+        "MAILGUN_API_KEY": "x",
         "SINCH_SERVICE_PLAN_ID": "plan1",
         "SINCH_API_TOKEN": "x",
         "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",

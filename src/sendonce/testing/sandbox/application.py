@@ -336,18 +336,17 @@ class SandboxApplication:
         self, exchange: Exchange, vendor: Vendor, path: str, query: Mapping[str, str]
     ) -> None:
         channel = self._channels[vendor.channel]
-        reference = vendor.looked_up(path, query)
+        effects = vendor.look_up(path, query, channel.door)
         if not vendor.authorized(exchange) or channel.rules.refuse_credentials:
             exchange.reply(*vendor.turned_away(Answer.UNAUTHORIZED))
         elif (account := vendor.account(path)) is not None:
             exchange.reply(*account)
-        elif reference is None or not channel.rules.lookup:
+        elif effects is None or not channel.rules.lookup:
             exchange.reply(404, vendor.error(404, "not_found", "no such resource"))
         elif self._lookup_fails(channel):
             exchange.reply(*vendor.turned_away(Answer.ERROR_BEFORE))
         else:
-            found = channel.visible(channel.door.with_reference(reference)) if reference else []
-            exchange.reply(200, vendor.found(found[:LOOKUP_ROWS_MAX]))
+            exchange.reply(200, vendor.found(channel.visible(effects)[:LOOKUP_ROWS_MAX]))
 
     def _lookup_fails(self, channel: Channel) -> bool:
         channel.door.lookups += 1

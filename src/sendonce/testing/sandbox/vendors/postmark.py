@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 from sendonce.testing.sandbox.channel import Request
-from sendonce.testing.sandbox.door import Answer, Effect
+from sendonce.testing.sandbox.door import Answer, Door, Effect
 from sendonce.testing.sandbox.http_server import Exchange
 from sendonce.testing.sandbox.settings import Refusal
 from sendonce.testing.sandbox.shapes import Malformed
@@ -81,11 +81,12 @@ class Postmark(Vendor):
     def account(self, path: str) -> tuple[int, bytes] | None:
         return (200, b'{"Name": "Sandbox", "DeliveryType": "Live"}') if path == "/server" else None
 
-    def looked_up(self, path: str, query: Mapping[str, str]) -> str | None:
+    def look_up(self, path: str, query: Mapping[str, str], door: Door) -> list[Effect] | None:
         if path != "/messages/outbound":
             return None
         fields = [f"{name}={value}" for name, value in query.items() if name.startswith(METADATA_NAME)]
-        return fields[0] if len(fields) == 1 and query.get("count") and "offset" in query else ""
+        asked = len(fields) == 1 and query.get("count") and "offset" in query
+        return door.with_reference(fields[0]) if asked else []
 
     def found(self, effects: list[Effect]) -> bytes:
         rows = [

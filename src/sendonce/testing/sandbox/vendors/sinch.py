@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from sendonce.testing.sandbox.channel import Request
-from sendonce.testing.sandbox.door import Answer, Effect
+from sendonce.testing.sandbox.door import Answer, Door, Effect
 from sendonce.testing.sandbox.http_server import Exchange
 from sendonce.testing.sandbox.settings import Refusal
 from sendonce.testing.sandbox.shapes import Malformed
@@ -69,8 +69,11 @@ class Sinch(Vendor):
     def account(self, path: str) -> tuple[int, bytes] | None:
         return None  # the list of batches proves the login
 
-    def looked_up(self, path: str, query: Mapping[str, str]) -> str | None:
-        return query.get("client_reference", "") if BATCHES.fullmatch(path) else None
+    def look_up(self, path: str, query: Mapping[str, str], door: Door) -> list[Effect] | None:
+        if not BATCHES.fullmatch(path):
+            return None
+        reference = query.get("client_reference")
+        return door.with_reference(reference) if reference else []
 
     def found(self, effects: list[Effect]) -> bytes:
         rows = [

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from sendonce.testing.sandbox.channel import Request, Verdict
-from sendonce.testing.sandbox.door import Answer, Effect
+from sendonce.testing.sandbox.door import Answer, Door, Effect
 from sendonce.testing.sandbox.http_server import Exchange
 from sendonce.testing.sandbox.settings import ChannelRules, Refusal
 from sendonce.testing.sandbox.shapes import Malformed
@@ -57,8 +57,8 @@ class Vendor(ABC):
         scheme, _, credentials = exchange.headers.get(b"authorization", b"").partition(b" ")
         return not self.token or (scheme.lower() == b"bearer" and credentials == self.token.encode())
 
-    def looked_up(self, path: str, query: Mapping[str, str]) -> str | None:
-        """The reference that a GET asks for; None where the path is no look-up."""
+    def look_up(self, path: str, query: Mapping[str, str], door: Door) -> list[Effect] | None:
+        """The messages that a GET asks for, oldest first; None where the path is no look-up."""
         return None
 
     def found(self, effects: list[Effect]) -> bytes:
