@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from sendonce import telemetry
+from sendonce.checkpoints import exporter
 from sendonce.config import AccountSettings, Settings, StoreKind, StoreUrl, bind, did_you_mean
 from sendonce.core import news
 from sendonce.core.delivery import Channel
@@ -38,6 +39,7 @@ from sendonce.pipeline.pulse import Pulse
 from sendonce.pipeline.restore import hold_everything
 from sendonce.pipeline.retention import Retention
 from sendonce.pipeline.scheduler import TIMER, Scheduler
+from sendonce.pipeline.sealer import Sealer
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.pipeline.zone_change import follow_zone_rules
 from sendonce.ports.clock import Clock
@@ -59,6 +61,7 @@ from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.poller import Poller
 from sendonce.runtime.waker import Waker
 from sendonce.runtime.zone_rules import zone_rules
+from sendonce.signing import Ed25519Signer, Ed25519Verifier, signer_of
 from sendonce.store import sqlite
 from sendonce.store.backup import back_up
 from sendonce.store.overwrite import empty_log
@@ -155,6 +158,27 @@ class App:
         follow_zone_rules(self.store, self.policy, zone_rules())
         return Scheduler(self.store, self.policy, self.book, process=self.process)
 
+    @cached_property
+    def signer(self) -> Ed25519Signer | None:
+        """Who signs the ledger's blocks; None: nobody. Raises `ConfigError` for a key that is none."""
+        key = self.settings.audit.key
+        return signer_of(key.reveal()) if key else None
+
+    def verifier(self) -> Ed25519Verifier | None:
+        """Who knows the keys that blocks are signed with; None: no key is named."""
+        keys = [*self.settings.audit.public_keys, *([self.signer.public] if self.signer else [])]
+        return Ed25519Verifier(keys) if keys else None
+
+    def sealer(self) -> Sealer:
+        audit = self.settings.audit
+        return Sealer(
+            self.store,
+            self.signer,
+            every_s=audit.every_s,
+            export=exporter(audit.checkpoint_file, audit.checkpoint_command),
+            export_every_s=audit.checkpoint_every_s,
+        )
+
     def collector(self) -> Collector:
         return Collector(self.store, self.policy, self.book)
 
@@ -223,6 +247,21 @@ class App:
         stops: list[Callable[[], None]] = []
         pulse = self.pulse
         pulse.works, pulse.schedules = work, schedule
+        sealing: Leader | None = None
+        if schedule and self.settings.audit.seal:
+            sealer = self.sealer()  # a key that is none is told before anything has begun
+            every_s = self.settings.audit.every_s
+            sealing = Leader(
+                self.store, "sealer", self.process, lease_s=max(self.policy.lease_s, 3 * every_s)
+            )
+            leads = sealing.leads
+
+            async def close_blocks() -> float:
+                return await asyncio.to_thread(lambda: sealer.step() if leads() else every_s)
+
+            seals = Poller("sealer", close_blocks, on_error=on_error)
+            tasks.append(asyncio.create_task(seals.run(), name="sealer"))
+            stops.append(seals.stop)
         # It may have to put every reminder right for other zone rules: the loop answers meanwhile.
         scheduler = await asyncio.to_thread(self.scheduler) if schedule else None
         if work:
@@ -297,8 +336,9 @@ class App:
             stop()
         stopper.cancel()
         await asyncio.gather(*tasks)
-        if leader is not None:
-            await asyncio.to_thread(leader.resign)
+        for each in (leader, sealing):
+            if each is not None:
+                await asyncio.to_thread(each.resign)
         if heart is not None:
             await heart.sign_off()
         for provider in self._providers.values():

@@ -314,6 +314,9 @@ REDRIVEN: Final = Event(
 RESOLVED: Final = Event("resolved", "Somebody decided an uncertain delivery.", INFO, ("delivery", "state"))
 
 SEALED: Final = Event("sealed", "Ledger entries were closed into a block.", DEBUG, ("block", "sealed"))
+SEALS_UNSIGNED: Final = Event(
+    "seals_unsigned", "There is no key in `[audit]`: blocks are chained, and nobody signs them.", INFO, ()
+)
 CHECKPOINT_FAILED: Final = Event(
     "checkpoint_failed",
     "A checkpoint of the seals could not be exported; it is tried again.",

@@ -165,10 +165,28 @@ def test_a_step_says_when_to_come_again_and_exports_the_last_block_once() -> Non
     one = sealer(world.store, export=exported.append)
     assert one.step() == 10.0
     world.accepted("r-1")
-    assert one.step() == 0.0
     assert one.step() == 10.0
     assert one.step() == 10.0
     assert exported == [seal.spell_checkpoint(blocks(world)[0])]
+
+
+def test_a_full_block_is_followed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seal, "IDS_MAX", 64)
+    world = World("K")
+    world.schedule_many(130)
+    one = sealer(world.store)
+    assert [one.step() for _ in range(4)] == [0.0, 0.0, 10.0, 10.0]
+
+
+def test_checkpoints_keep_their_distance() -> None:
+    world = World("K")
+    exported: list[str] = []
+    one = Sealer(world.store, SIGNER, every_s=10.0, export=exported.append, export_every_s=60.0)
+    for number in range(5):
+        world.accepted(f"r-{number}")
+        one.step()
+        world.advance(20)
+    assert [seal.read_checkpoint(line)[1].number for line in exported] == [1, 4]
 
 
 def test_a_checkpoint_that_cannot_be_exported_is_tried_again() -> None:
@@ -182,7 +200,7 @@ def test_a_checkpoint_that_cannot_be_exported_is_tried_again() -> None:
 
     one = sealer(world.store, export=export)
     world.accepted("r-1")
-    assert [one.step() for _ in range(4)] == [0.0, 10.0, 10.0, 10.0]
+    assert [one.step() for _ in range(3)] == [10.0, 10.0, 10.0]
     assert len(exported) == 2
 
 
@@ -242,7 +260,7 @@ def test_an_open_transaction_with_a_lower_number_is_waited_for(
         write_more(store, seq)
     assert store.read(lambda tx: tx.seals.last()) is None
     other.commit()
-    assert one.step() == 0.0
+    assert one.step() == 10.0
     sealed = [
         seal.read(block.header) for block in (*store.read(lambda tx: tx.seals.page(0, 9)), *seal_all(store))
     ]

@@ -21,6 +21,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from sendonce.cli import (
+    audit,
     consent,
     desk,
     drill,
@@ -116,6 +117,7 @@ for part in (
     operate,
     key,
     outbox,
+    audit,
     store,
     sandbox,
     drill,

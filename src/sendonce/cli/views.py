@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
 
+from sendonce.cli import audit
 from sendonce.cli.exits import Exit
 from sendonce.cli.screen import BAD, CARE, GOOD, NEVER, QUIET, Cell, Screen, counted, instant, when
 from sendonce.cli.shell import DEFAULT_TENANT, Shell, TenantOption, command
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from sendonce.pipeline.record import Line
     from sendonce.pipeline.report import Report, ReportLine
     from sendonce.pipeline.story import Record, Story
+    from sendonce.pipeline.verify import Verified
     from sendonce.ports.store import Delivery
 
 ENDED_SHOWN: Final = 5
@@ -491,22 +494,36 @@ def _day_row(line: ReportLine, states: list[str]) -> tuple[str, ...]:
 # verify
 
 
-def verify(shell: Shell) -> Exit:
-    """Prove the ledger: every chain is whole, and replaying it gives the store as it stands."""
+def verify(
+    shell: Shell,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option("--checkpoints", metavar="FILE", help="Checkpoints of the seals, kept elsewhere."),
+    ] = None,
+) -> Exit:
+    """Prove the ledger: every chain is whole and gives the store as it stands, and every seal holds."""
     from sendonce.pipeline.verify import verify as prove
 
     with shell.screen.progress("verifying") as bar:
         proof = prove(shell.store, progress=lambda so_far, total: bar.to(so_far.deliveries, total))
+    sealed = audit.prove(shell, checkpoints)
     shell.screen.document(
         {
-            "ok": proof.ok,
+            "ok": proof.ok and sealed.ok,
             "deliveries": proof.deliveries,
             "entries": proof.entries,
             "removed": proof.removed,
             "faulty": proof.faulty,
             "faults": proof.faults,
+            "seals": audit.document_of(sealed),
         }
     )
+    _show_proof(shell, proof)
+    audit.show(shell.screen, sealed, keys=shell.app.verifier() is not None)
+    return Exit.OK if proof.ok and sealed.ok else Exit.PARTLY
+
+
+def _show_proof(shell: Shell, proof: Verified) -> None:
     checked = (
         f"{counted(proof.deliveries, 'delivery', 'deliveries')}, {counted(proof.entries, 'entry', 'entries')}"
     )
@@ -517,11 +534,10 @@ def verify(shell: Shell) -> Exit:
         )
     if proof.ok:
         shell.screen.say(f"{checked}: every chain is whole and gives the store as it stands", style=GOOD)
-        return Exit.OK
+        return
     shell.screen.say(f"{checked}: {counted(proof.faulty, 'fault')}", style=BAD)
     shell.screen.table(
         ("delivery", "#entry", "fault"), [(each.key, each.seq, each.what) for each in proof.faults[:50]]
     )
     if proof.faulty > 50:
         shell.screen.say(f"{proof.faulty - 50:,} more: --json has the first 1,000", style=CARE)
-    return Exit.PARTLY

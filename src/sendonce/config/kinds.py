@@ -22,6 +22,7 @@ from sendonce.core.due import QuietHours, check_zone, parse_quiet
 from sendonce.core.duration import parse_duration, parse_rate, write_duration
 from sendonce.core.errors import InvalidInput
 from sendonce.core.pacing import SECOND, Limit
+from sendonce.core.seal import public_key_of
 from sendonce.ports.secret import Secret
 
 SECRET_BYTES_MAX: Final = 65_536
@@ -316,5 +317,6 @@ LIMIT: Final = Kind("rate", _limit)
 QUIET: Final = Kind("quiet hours", _quiet)
 REGION: Final = Kind("country", _region)
 STORE_URL: Final = Kind("store URL", _store_url, is_secret=True)
+PUBLIC_KEY: Final = Kind("public key", lambda value, place: public_key_of(_line(value, place)))
 # Addresses are compared without case; so are the patterns over them.
 PATTERN: Final = Kind("pattern", lambda value, place: _line(value, place).casefold())

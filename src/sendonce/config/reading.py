@@ -17,11 +17,12 @@ from typing import Final, TypeVar
 from sendonce.config.binding import bind, bind_some, keys_of
 from sendonce.config.kinds import check_name
 from sendonce.config.problems import ConfigErrors, Place, Problems, did_you_mean
-from sendonce.config.settings import AccountSettings, Settings
+from sendonce.config.settings import AccountSettings, AuditSettings, Settings
 from sendonce.config.store_url import parse_store_url
 from sendonce.config.tables import (
     TABLES,
     AccountTable,
+    AuditTable,
     ApiTable,
     CategoryTable,
     ChannelTable,
@@ -135,6 +136,7 @@ class _Reading:
         scheduler = self._single("scheduler", SchedulerTable)
         api = self._single("api", ApiTable)
         retention = self._single("retention", RetentionTable)
+        audit = self._single("audit", AuditTable)
         log = self._single("log", LogTable)
         zones = self._zones()
         channels = self._channels()
@@ -157,6 +159,7 @@ class _Reading:
         assert scheduler is not None
         assert api is not None
         assert retention is not None
+        assert audit is not None
         assert log is not None
         return Settings(
             path=self._top.file,
@@ -179,6 +182,15 @@ class _Reading:
             api_listen=api.listen,
             api_pass_secret=api.pass_secret,
             keep=Keep(retention.content_s, retention.deliveries_s, retention.imports_s, retention.passes_s),
+            audit=AuditSettings(
+                seal=audit.seal,
+                every_s=audit.every_s,
+                key=audit.key,
+                public_keys=audit.public_keys,
+                checkpoint_file=audit.checkpoint_file,
+                checkpoint_command=audit.checkpoint_command,
+                checkpoint_every_s=audit.checkpoint_every_s,
+            ),
             log_level=log.level,
             log_format=log.format,
         )

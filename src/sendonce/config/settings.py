@@ -41,6 +41,19 @@ class AccountSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """Who seals the ledger, how often, with which key; and where checkpoints go."""
+
+    seal: bool
+    every_s: float
+    key: Secret | None
+    public_keys: tuple[bytes, ...]
+    checkpoint_file: Path | None
+    checkpoint_command: tuple[str, ...]
+    checkpoint_every_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that `sendonce.toml` and the environment decided.
 
@@ -73,6 +86,7 @@ class Settings:
     api_listen: str
     api_pass_secret: Secret | None
     keep: Keep
+    audit: AuditSettings
     log_level: str
     log_format: str
 

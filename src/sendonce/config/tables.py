@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from sendonce.config import kinds
@@ -358,6 +359,49 @@ class RetentionTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditTable:
+    """The seals of the ledger: who signs them, and where checkpoints go ([audit](audit.md))."""
+
+    seal: bool = setting(
+        "Whether a process that schedules closes the ledger's entries into chained blocks.",
+        kind=kinds.SWITCH,
+        default=True,
+    )
+    every_s: float = setting(
+        "How often. What is newer than the last block is not sealed yet.",
+        kind=kinds.duration(1.0, 3_600.0),
+        default=10.0,
+    )
+    key: Secret | None = setting(
+        "The Ed25519 private key that signs blocks, as `sendonce audit key` makes one. Not set: nobody signs "
+        "them. It needs the extra `sendonce[audit]`.",
+        kind=kinds.SECRET,
+        default=None,
+    )
+    public_keys: tuple[bytes, ...] = setting(
+        "Further keys whose signatures `sendonce verify` trusts: those of before, or, where the private key "
+        "is not at hand, this store's.",
+        kind=kinds.list_of(kinds.PUBLIC_KEY),
+        default=(),
+    )
+    checkpoint_file: Path | None = setting(
+        "A file that gets a line for the newest block. It is only ever added to.",
+        kind=kinds.PATH,
+        default=None,
+    )
+    checkpoint_command: tuple[str, ...] = setting(
+        "A program, with its arguments, that gets the same line on its standard input. No shell is between.",
+        kind=kinds.list_of(kinds.LINE),
+        default=(),
+    )
+    checkpoint_every_s: float = setting(
+        "How often a checkpoint is made, where there is a newer block.",
+        kind=kinds.duration(1.0, 7 * 86_400.0),
+        default=300.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogTable:
     """What is told on stderr, without personal data."""
 
@@ -389,6 +433,7 @@ TABLES: Final[Mapping[str, type]] = {
     "scheduler": SchedulerTable,
     "api": ApiTable,
     "retention": RetentionTable,
+    "audit": AuditTable,
     "log": LogTable,
 }
 """By heading; "*" is a name of the writer's own."""

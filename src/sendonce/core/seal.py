@@ -22,13 +22,16 @@ entry of the store: SQLite would give its number to the next one.
 
 from __future__ import annotations
 
+import binascii
 import hashlib
 import json
+from base64 import b64decode, b64encode
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
+from sendonce.core.errors import InvalidInput
 from sendonce.core.value import value
 
 GENESIS: Final = ""
@@ -37,9 +40,10 @@ GENESIS: Final = ""
 IDS_MAX: Final = 4_096
 """Numbers that one block covers, where they are there: some milliseconds of work, and 180 kB of leaves."""
 
-_DOMAIN: Final = b"sendonce seal 1\n"
+_DOMAIN: Final = b"sendonce-seal-1\n"
 _NODE: Final = b"\x01"
 _DIGEST: Final = 32
+_PUBLIC_KEY: Final = 32
 
 Entry = tuple[int, int, int, str]
 """What a leaf covers: the entry's number in the store, its delivery's id, its seq there, and its hash."""
@@ -163,6 +167,23 @@ def hash_of(header: str) -> str:
 def payload(header: str) -> bytes:
     """What is signed: the header behind a line that no other use of the key begins with."""
     return _DOMAIN + header.encode()
+
+
+def public_key_of(text: str) -> bytes:
+    """An Ed25519 public key in base64. Raises `InvalidInput` with the rule, to stand behind its place."""
+    try:
+        key = b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != _PUBLIC_KEY:
+        raise InvalidInput(
+            f"= {text!r:.80} must be {_PUBLIC_KEY} bytes in base64, as `sendonce audit key` shows them"
+        )
+    return key
+
+
+def spell_public_key(key: bytes) -> str:
+    return b64encode(key).decode()
 
 
 def fingerprint(public_key: bytes) -> str:

@@ -19,6 +19,7 @@ from typing import Final
 from sendonce import telemetry
 from sendonce.core import seal
 from sendonce.core.errors import StoreMismatch
+from sendonce.core.pacing import SECOND
 from sendonce.core.seal import Block, Entry, SealedBlock
 from sendonce.ports.signer import Signer
 from sendonce.ports.store import Store, Tx
@@ -33,27 +34,40 @@ Export = Callable[[str], None]
 class Sealer:
     """One process's part, for whichever leads. Blocking.
 
-    `export` takes a checkpoint, a line, out of the store's reach; what it raises is told, and it is asked
-    again.
+    `export` takes a checkpoint, a line, out of the store's reach, once in `export_every_s` at most; what it
+    raises is told, and it is asked again.
     """
 
     def __init__(
-        self, store: Store, signer: Signer | None, *, every_s: float, export: Export | None = None
+        self,
+        store: Store,
+        signer: Signer | None,
+        *,
+        every_s: float,
+        export: Export | None = None,
+        export_every_s: float = 0.0,
     ) -> None:
         self._store = store
         self._signer = signer
         self._every_s = every_s
         self._export = export
-        self._exported = 0
+        self._export_every_us = round(export_every_s * SECOND)
+        self._exported, self._exported_at = 0, -self._export_every_us
+        self._told = False
         self._fence = Fence()
 
     def step(self) -> float:
         """Seal one block of what may be sealed; how long until the next step. Raises `StoreError`."""
         sealed = self.seal_one()
-        if sealed is not None:
+        if sealed is not None and _is_full(sealed):
             return 0.0
-        self._check_point()
-        return min(AGAIN_S, self._every_s) if self._fence.waits else self._every_s
+        self.check_point()
+        return min(AGAIN_S, self._every_s) if sealed is None and self.waits else self._every_s
+
+    @property
+    def waits(self) -> bool:
+        """Whether something was not sealed, since somebody was writing."""
+        return self._fence.waits
 
     def seal_one(self) -> SealedBlock | None:
         """Seal the next block; None where there is nothing to seal."""
@@ -66,6 +80,9 @@ class Sealer:
         sealed = self._store.write(partial(self._append, found, leaves)).result()
         if sealed is not None:
             tell(telemetry.SEALED, block=sealed.number, sealed=len(leaves))
+            if self._signer is None and not self._told:
+                tell(telemetry.SEALS_UNSIGNED)
+                self._told = True
         return sealed
 
     def _append(self, found: _Found, leaves: Sequence[bytes], tx: Tx) -> SealedBlock | None:
@@ -87,9 +104,10 @@ class Sealer:
         tx.seals.append(sealed)
         return sealed
 
-    def _check_point(self) -> None:
-        """Export the last block, once."""
-        if self._export is None:
+    def check_point(self) -> None:
+        """Export the last block, once, where it is time."""
+        now = self._store.steady()
+        if self._export is None or now - self._exported_at < self._export_every_us:
             return
         last = self._store.read(lambda tx: tx.seals.last())
         if last is None or last.number == self._exported:
@@ -99,7 +117,7 @@ class Sealer:
         except Exception as error:
             tell(telemetry.CHECKPOINT_FAILED, block=last.number, **fault(error))
             return
-        self._exported = last.number
+        self._exported, self._exported_at = last.number, now
 
 
 class Fence:
@@ -140,6 +158,11 @@ class _Found:
     last_hash: str
     entries: list[Entry]
     upto: int
+
+
+def _is_full(sealed: SealedBlock) -> bool:
+    block = seal.read(sealed.header)
+    return block.upto - block.after >= seal.IDS_MAX
 
 
 def _next(upto: int, tx: Tx) -> _Found | None:
