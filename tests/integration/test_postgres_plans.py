@@ -23,7 +23,9 @@ from tests.integration import world as small
 from tests.integration.places import OneStorePlace
 
 COUNT: Final = 4_000
-GROWS: Final = ("delivery", "ledger", "content", "reminder", "revision", "preference", "agenda")
+GROWS: Final = (
+    "delivery", "ledger", "content", "reminder", "revision", "preference", "agenda", "tombstone", "removed",
+)  # fmt: skip
 """Tables that grow with the years, or that are full of what is due some day."""
 BY: Final = {
     "delivery_by_id": "delivery_pkey",
@@ -48,6 +50,20 @@ BY: Final = {
     "agenda_defer": "agenda_pkey",
     "content_get": "content_pkey",
     "preference_of": "preference_pkey",
+    "preference_blank": "preference_pkey",
+    "reminder_empty": "reminder_pkey",
+    "revision_drop": "revision_pkey",
+    "content_drop": "content_pkey",
+    "retention_from": "delivery_pkey",
+    "ledger_numbers": "ledger_delivery_id_seq_key",
+    "ledger_drop": "ledger_delivery_id_seq_key",
+    "delivery_drop": "delivery_pkey",
+    "reminder_drop": "reminder_pkey",
+    "tombstone_last": "tombstone_pkey",
+    "removed_find": "removed_identity",
+    "import_forget": "reminder_made_by",
+    "view_tombstones": "tombstone_pkey",
+    "view_removed_of": "removed_identity",
     "reminder_find": "reminder_tenant_reminder_customer_key",
     "view_ledger": "ledger_delivery_id_seq_key",
     "view_desk": "agenda_attention",
@@ -67,6 +83,15 @@ taken as long as little is due."""
 def full(postgres_server: PostgresServer) -> Iterator[psycopg.Connection]:
     """A session with generic plans, in a store of thousands that are finished and thousands to come."""
     with filled(postgres_server, "plans") as connection:
+        connection.execute(
+            "INSERT INTO tombstone (number, at, body, hash) "
+            f"SELECT g, 0, '', '' FROM generate_series(1, {COUNT}) g"
+        )
+        connection.execute(
+            "INSERT INTO removed (tombstone, delivery_id, tenant, identity, due_at, channel, category, "
+            "account, state, entries, head) SELECT g / 20, g, '', 'tag-' || g, g, '', '', '', '', 1, '' "
+            f"FROM generate_series(1, {COUNT}) g"
+        )
         connection.execute(b"VACUUM ANALYZE")
         connection.execute(b"SET plan_cache_mode = force_generic_plan")
         yield connection
@@ -150,7 +175,7 @@ def texts(name: str) -> Iterator[bytes]:
 
 _NUMBERS: Final = {
     "maybe", "permit", "next_at", "expires_at", "tag", "cost", "attempts", "failures", "throttles",
-    "first_try", "last_try", "ended_at", "from_epoch", "from_seq",
+    "first_try", "last_try", "ended_at", "from_epoch", "from_seq", "after", "upto", "before", "erased",
 }  # fmt: skip
 
 
@@ -175,6 +200,22 @@ def test_what_is_taken_in_order_is_not_sorted(new: psycopg.Connection, name: str
     """Sorting would read, and lock, all that waits to take a few."""
     (text,) = texts(name)
     assert "Sort" not in plan(new, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "by"),
+    [
+        ("retention_old", "delivery_pkey"),
+        ("retention_full", "reminder_pkey"),
+        ("view_removed", "removed_pkey"),
+        ("view_report_removed", "removed_due"),
+    ],
+)
+def test_a_span_is_read_by_its_own_index(full: psycopg.Connection, name: str, by: str) -> None:
+    """These are asked for one span at a time."""
+    seen = plan(full, next(texts(name)))
+    assert by in seen, seen
+    assert not re.search(rf"Seq Scan on ({'|'.join(GROWS)})\b", seen), seen
 
 
 def test_what_happened_lately_is_found_by_the_numbers_of_the_entries(full: psycopg.Connection) -> None:

@@ -578,7 +578,7 @@ def test_a_stage_goes_to_its_rows_by_the_agenda(plans: dict[str, list[str]], nam
 def test_no_statement_of_a_stage_reads_a_whole_table(plans: dict[str, list[str]]) -> None:
     """Small tables and partial indexes may be read through; a table that grows with the years may not."""
     grows = re.compile(
-        r"SCAN (delivery|reminder|revision|content|ledger|preference|r|d|l)\b(?! USING \w* ?INDEX)"
+        r"SCAN (delivery|reminder|revision|content|ledger|preference|removed|r|d|l)\b(?! USING \w* ?INDEX)"
     )
     assert set(plans) == set(raw_statements())
     scans = {
@@ -587,6 +587,17 @@ def test_no_statement_of_a_stage_reads_a_whole_table(plans: dict[str, list[str]]
         if not name.startswith("view_") and any(grows.search(step) for step in steps)
     }
     assert scans == {}
+
+
+def test_what_is_removed_is_found_by_number_and_what_was_by_its_tag(plans: dict[str, list[str]]) -> None:
+    by_id = "SEARCH delivery USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"
+    assert plans["retention_old"] == [by_id]
+    assert plans["retention_full"] == [
+        by_id.replace("delivery", "d"),
+        "SEARCH r USING INTEGER PRIMARY KEY (rowid=?)",
+    ]
+    assert plans["removed_find"] == ["SEARCH removed USING COVERING INDEX removed_identity (identity=?)"]
+    assert plans["ledger_drop"] == ["SEARCH ledger USING INDEX sqlite_autoindex_ledger_1 (delivery_id=?)"]
 
 
 def test_an_import_is_undone_by_its_own_revisions(plans: dict[str, list[str]]) -> None:
