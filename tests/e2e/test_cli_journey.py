@@ -111,6 +111,7 @@ def test_a_file_goes_in_is_sent_and_can_be_asked_about(folder: Folder, sandbox: 
     assert report["due"] == sum(report["counts"].values())
     assert ask(folder, "verify")["ok"]
     assert ask(folder, "db info")["deliveries"] == 5
+    assert ask(folder, "db care") == {"tables": [], "findings": []}
     for command in (["overview"], ["ledger", key], ["verify"], ["report", "--day", story["due_at"][:10]]):
         assert folder.run(*command).out
 

@@ -19,6 +19,7 @@ import pytest
 
 from sendonce.core.errors import CommitUnknown, ConfigError, StoreMismatch, StoreUnavailable
 from sendonce.core.lifecycle import Event
+from sendonce.pipeline.care import care
 from sendonce.ports.store import Tx
 from sendonce.runtime.clock import SystemClock
 from sendonce.store import postgres
@@ -339,6 +340,29 @@ def test_a_lock_that_is_held_for_long_is_told(postgres_url: str, monkeypatch: py
     assert one.write(count).result() == 1
     one.close()
     other.close()
+
+
+# Care
+
+
+def test_the_server_says_how_its_tables_are_and_who_holds_it_back(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sendonce.pipeline.care.HOLDS_BACK_US", 0)
+    store = opened(postgres_url)
+    try:
+        store.write(count).result()
+        with raw(postgres_url) as other:
+            other.execute(b"ANALYZE meta; BEGIN; SELECT 1")
+            found = store.read(care)
+            other.execute(b"ROLLBACK; SELECT pg_stat_clear_snapshot()")
+        tables = {table.name: table for table in found.tables}
+        assert {"delivery", "agenda", "ledger", "meta"} <= tables.keys()
+        assert tables["meta"].analysed_at > tables["meta"].tidied_at == 0
+        assert tables["delivery"].bytes > 0
+        assert any("has had a transaction open" in each for each in found.findings)
+    finally:
+        store.close()
 
 
 # A server that goes away

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,8 +22,9 @@ Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(help="The store: info, backup, hold, released.", no_args_is_help=True)
+    group = typer.Typer(help="The store: info, care, backup, hold, released.", no_args_is_help=True)
     command(group)(info)
+    command(group)(care)
     command(group)(backup)
     command(group)(hold)
     command(group)(released)
@@ -38,6 +40,37 @@ def info(shell: Shell) -> None:
         if value is not None:
             shown = f"{value:,}" if isinstance(value, int) else value
             shell.screen.say(f"{name.replace('_', ' '):<12} {shown}", style=BAD if name == "held" else "")
+
+
+def care(shell: Shell) -> None:
+    """Whether the database server keeps up with tidying its tables, and what to do where it does not."""
+    from sendonce.pipeline.care import care as look
+
+    found = shell.read(look)
+    screen = shell.screen
+    screen.document({"tables": [asdict(table) for table in found.tables], "findings": found.findings})
+    if not found.tables:
+        screen.say("the store is a file: it tidies up by itself", style=QUIET)
+        return
+    screen.table(
+        ("table", "#bytes", "#rows", "#dead", "#changes on their page", "tidied up", "analysed"),
+        [
+            (
+                table.name,
+                f"{table.bytes:,}",
+                f"{table.rows:,}",
+                f"{table.dead:,}",
+                "" if table.hot_share is None else f"{table.hot_share:.1%}",
+                when(table.tidied_at) if table.tidied_at else "never",
+                when(table.analysed_at) if table.analysed_at else "never",
+            )
+            for table in found.tables
+        ],
+    )
+    for finding in found.findings:
+        screen.say(finding, style=CARE)
+    if not found.findings:
+        screen.say("nothing needs care", style=GOOD)
 
 
 def backup(

@@ -84,6 +84,12 @@ DAY_US: Final = 86_400_000_000
 FORGET_DAYS: Final = 30
 """For so long a writer's row is kept after its last commit."""
 
+
+def _since(column: str) -> str:
+    """An instant of the server as ours: microseconds, 0 for never."""
+    return f"coalesce((extract(epoch FROM {column}) * 1000000)::bigint, 0)"
+
+
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _COLUMNS: Final = {
     "delivery": deliveries.COLUMNS,
@@ -96,6 +102,19 @@ _COLUMNS: Final = {
         "(SELECT virtualtransaction AS who FROM pg_locks WHERE locktype = 'relation' "
         "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
         "AND relation = 'ledger'::regclass AND mode = 'RowExclusiveLock') AS writing"
+    ),
+    "server_tables": (
+        "(SELECT relname AS name, n_live_tup AS alive, n_dead_tup AS dead, n_tup_upd AS changed, "
+        "n_tup_hot_upd AS hot, pg_total_relation_size(relid) AS bytes, "
+        f"{_since('greatest(last_vacuum, last_autovacuum)')} AS tidied_at, "
+        f"{_since('greatest(last_analyze, last_autoanalyze)')} AS analysed_at "
+        "FROM pg_stat_user_tables WHERE schemaname = current_schema()) AS care"
+    ),
+    # Only what this user may see; whoever may read all statistics (pg_read_all_stats) sees everybody.
+    "server_holders": (
+        f"(SELECT pid, application_name AS program, {_since('xact_start')} AS since FROM pg_stat_activity "
+        "WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid() "
+        "AND backend_type = 'client backend') AS care"
     ),
 }
 # Sideways: each row is locked when it is its turn, and no more than are asked for. And only an index of the

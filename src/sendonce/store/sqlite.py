@@ -52,6 +52,12 @@ _TOKENS: Final = {
     "last_entry": "(SELECT coalesce(max(id), 0) FROM ledger)",
     "ledger_given": "(SELECT coalesce(max(id), 0) FROM ledger)",
     "ledger_writers": "(SELECT '' AS who WHERE 1 = 0)",  # whoever reads sees all that was written before
+    # A file is nobody's server: what was changed is tidied up by who writes next.
+    "server_tables": (
+        "(SELECT '' AS name, 0 AS alive, 0 AS dead, 0 AS changed, 0 AS hot, 0 AS bytes, 0 AS tidied_at, "
+        "0 AS analysed_at WHERE 1 = 0)"
+    ),
+    "server_holders": "(SELECT 0 AS pid, '' AS program, 0 AS since WHERE 1 = 0)",
     "for_update": "",
     "skip_locked": "",
     "lock_each": "delivery",

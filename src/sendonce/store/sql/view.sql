@@ -156,6 +156,15 @@ WHERE delivery_id > :after AND delivery_id <= :upto ORDER BY delivery_id, versio
 -- name: view_verify_calls
 SELECT delivery_id, epoch FROM open_call WHERE delivery_id > :after AND delivery_id <= :upto;
 
+-- What the database server says of its tables, and who keeps it from tidying them up.
+
+-- name: view_care_tables
+SELECT name, alive, dead, changed, hot, bytes, tidied_at, analysed_at FROM {server_tables}
+ORDER BY bytes DESC, name;
+
+-- name: view_care_holders
+SELECT pid, program, since FROM {server_holders} ORDER BY since LIMIT 10;
+
 -- The operator's desk: dead letters and uncertain deliveries, a page at a time in the order of the
 -- index. '' stands for "any"; a reason also stands for its family ("failed" for "failed:connection").
 
