@@ -25,8 +25,8 @@ def test_a_table_of_dead_rows_is_to_be_tidied_up() -> None:
 
 
 def test_changes_that_leave_their_page_are_told_of_deliveries_alone() -> None:
-    few = {"changed": 10_000, "hot": 8_999}
-    (said,) = findings([table(**few), table("ledger", **few)], [], now=NOW)
+    few = [table(name, changed=10_000, hot=8_999) for name in ("delivery", "ledger")]
+    (said,) = findings(few, [], now=NOW)
     assert "only 90% of the changes of delivery" in said
     assert findings([table(changed=9_999, hot=0)], [], now=NOW) == [], "too few to say anything"
     assert findings([table(changed=10_000, hot=9_000)], [], now=NOW) == []

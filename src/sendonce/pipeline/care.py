@@ -90,8 +90,8 @@ def findings(tables: Sequence[Table], holders: Sequence[Holder], *, now: int) ->
         if now - holder.since >= HOLDS_BACK_US
     ]
     full = [
-        f"{table.name} has {table.dead:,} dead rows beside {table.rows:,} living ones: see that autovacuum is "
-        f"on and gets its turn, and run VACUUM ANALYZE {table.name} now"
+        f"{table.name} has {table.dead:,} dead rows beside {table.rows:,} living ones: see that autovacuum "
+        f"is on and gets its turn, and run VACUUM ANALYZE {table.name} now"
         for table in tables
         if table.dead >= LOOK_FROM and table.dead > DEAD_MOST * table.rows
     ]
