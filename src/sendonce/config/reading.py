@@ -22,8 +22,8 @@ from sendonce.config.store_url import parse_store_url
 from sendonce.config.tables import (
     TABLES,
     AccountTable,
-    AuditTable,
     ApiTable,
+    AuditTable,
     CategoryTable,
     ChannelTable,
     IntakeTable,

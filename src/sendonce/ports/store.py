@@ -695,8 +695,8 @@ class Seals(Protocol):
     def writers(self) -> frozenset[str]:
         """The transactions that may hold entries which others cannot see yet.
 
-        Where it is asked after `given`, then every entry up to that number is committed or will never be, once
-        none of these is among those that are named in a later answer.
+        Where it is asked after `given`, every entry up to that number is committed or will never be, once none
+        of these is among those that a later answer names.
         """
         ...
 
