@@ -190,7 +190,7 @@ def test_it_tells_what_it_saw_and_calls_no_configured_provider_and_opens_no_stor
     assert out.splitlines()[-1] == "drill: scenarios=4 passed=4 failed=0 duplicates=0 lost=0"
     assert "not configured: no account of class L" in out
     assert "mail (smtp, class N), text (http, class K)" in out
-    assert len(re.findall(r"^    ✓ done: ", out, re.MULTILINE)) == len(
+    assert len(re.findall(r"^    ✓ ", out, re.MULTILINE)) == len(
         re.findall(r"^      seen: ", out, re.MULTILINE)
     )
     assert trap.visits == 0, "each account's host is the trap"

@@ -15,18 +15,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from rich.padding import Padding
 from rich.text import Text
 
 from sendonce.cli.exits import Exit
-from sendonce.cli.screen import BAD, CARE, GOOD, QUIET, Screen
+from sendonce.cli.screen import BAD, CARE, GOOD, QUIET, Bar, Screen
 from sendonce.cli.shell import Shell, command
 from sendonce.core.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
     from sendonce.testing.drill import Drill, Report, Result, Scenario, Step
+
+
+TICK_S: Final = 0.5
 
 
 def add_to(app: typer.Typer) -> None:
@@ -114,25 +118,24 @@ def _run(screen: Screen, prepared_drill: Drill, chosen: list[Scenario], jobs: in
     from sendonce.testing.drill import run
 
     results: list[Result] = []
-    running: dict[str, None] = {}
-    lock = threading.Lock()
     with screen.progress("drilling", len(chosen)) as bar:
-
-        def show() -> None:
-            bar.to(len(results), len(chosen), note=", ".join(running) or "done")
-
-        def began(one: Scenario) -> None:
-            with lock:
-                running[one.name] = None
-                show()
-
-        for result in run(prepared_drill, chosen, jobs=jobs, began=began):
-            with lock:
+        stopped = threading.Event()
+        ticking = threading.Thread(target=_tick, args=(bar, results, len(chosen), stopped), daemon=True)
+        ticking.start()
+        try:
+            for result in run(prepared_drill, chosen, jobs=jobs):
                 results.append(result)
-                running.pop(result.scenario.name, None)
-                show()
                 _tell_result(screen, result)
+        finally:
+            stopped.set()
+            ticking.join()
     return results
+
+
+def _tick(bar: Bar, results: list[Result], total: int, stopped: threading.Event) -> None:
+    """A scenario may take a while: the bar shows that something is going on."""
+    while not stopped.wait(TICK_S):
+        bar.to(len(results), total, note=f"{len(results)} of {total}")
 
 
 def _write(path: Path, text: str) -> None:
@@ -176,9 +179,17 @@ def _tell_result(screen: Screen, result: Result) -> None:
 
 def _tell_step(screen: Screen, step: Step) -> None:
     mark, style = ("✓", GOOD) if step.held else ("✗", BAD)
-    screen.say(Text.assemble("    ", (mark, style), f" done: {step.does}"))
-    screen.say(f"      must: {step.must}", style=QUIET)
-    screen.say(f"      seen: {step.saw}", style="" if step.held else BAD)
+    _indented(screen, 4, Text.assemble((mark, style), f" {step.does}"))
+    _indented(screen, 6, Text(f"must: {step.must}", style=QUIET))
+    _indented(screen, 6, Text(f"seen: {step.saw}", style="" if step.held else BAD))
+
+
+def _indented(screen: Screen, by: int, text: Text) -> None:
+    """With its further lines below its first one, on a terminal."""
+    if screen.out.is_terminal and not screen.as_json:
+        screen.out.print(Padding(text, (0, 0, 0, by)))
+    else:
+        screen.say(Text(" " * by) + text)
 
 
 def _tell(screen: Screen, report: Report, folder: _Folder, html: Path | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -146,13 +146,12 @@ def run(
     scenarios: Sequence[Scenario],
     *,
     jobs: int = JOBS,
-    began: Callable[[Scenario], None] = lambda scenario: None,
 ) -> Iterator[Result]:
-    """The result of each scenario, in order. `began` is called, from any thread, as one begins."""
+    """The result of each scenario, in order."""
     stopping = threading.Event()
     pool = ThreadPoolExecutor(max_workers=1 if drill.real else jobs, thread_name_prefix="drill")
     try:
-        yield from pool.map(partial(_one, drill, began, stopping), scenarios, range(len(scenarios)))
+        yield from pool.map(partial(_one, drill, stopping), scenarios, range(len(scenarios)))
     finally:  # also where nobody waits for the rest
         stopping.set()
         pool.shutdown(cancel_futures=True)
@@ -160,7 +159,6 @@ def run(
 
 def _one(
     drill: Drill,
-    began: Callable[[Scenario], None],
     stopping: threading.Event,
     scenario: Scenario,
     number: int,
@@ -173,7 +171,6 @@ def _one(
     }
     if not ways:
         return Result(scenario, Verdict.NOT_CONFIGURED, why=f"no account of class {scenario.class_}")
-    began(scenario)
     begun = time.monotonic()
     folder = drill.folder / f"{number + 1:02d}"
     folder.mkdir(parents=True)

@@ -282,7 +282,9 @@ def _throttled(world: World, says: RetryAfter) -> Iterator[Step]:
 
 def _asked_to_wait(world: World, name: str, says: RetryAfter) -> float:
     speaks_http = world.app.settings.accounts[name].provider != "smtp"
-    return RETRY_AFTER_S - 0.05 if speaks_http and says is RetryAfter.SECONDS else 0.1
+    if speaks_http and says is RetryAfter.SECONDS:
+        return RETRY_AFTER_S - 0.05
+    return world.account(name).retry.floor_s / 2
 
 
 def _wait_s(world: World, name: str) -> float:

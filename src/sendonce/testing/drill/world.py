@@ -240,6 +240,7 @@ class World:
             allowed = {State.ACCEPTED}
             if self.class_of(name) is ProviderClass.NEITHER:
                 allowed |= {BY_POLICY[self._policy(row)] for row in rows}
+                allowed |= {State.UNCERTAIN for row in rows if self._was_doubted(row)}
             held &= bool(rows) and all(row.standing.state in allowed for row in rows)
             seen.append(f"{name} ({self.class_of(name)}): {said(Counter(r.standing.state for r in rows))}")
         return Step(does, "; ".join(sorted(musts)), "; ".join(seen), held)
@@ -318,9 +319,13 @@ class World:
         return self.app.policy.uncertain(row.channel, row.category)
 
     def _rests(self, row: Delivery) -> bool:
-        if row.standing.state is State.UNCERTAIN:  # a policy may still act
-            return self._policy(row) is UncertainPolicy.HOLD
+        if row.standing.state is State.UNCERTAIN:  # unless a policy may still act
+            return self._policy(row) is UncertainPolicy.HOLD or self._was_doubted(row)
         return row.standing.state in AT_REST
+
+    def _was_doubted(self, row: Delivery) -> bool:
+        """Whether the store may have lost its attempt: of those no policy decides, but a person."""
+        return any(line.event == "doubted" for line in self.ledger(row.key))
 
     def _promised(self, name: str) -> str:
         match self.class_of(name):
