@@ -28,6 +28,7 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "bad_json": (400, "The body is no JSON that can be read"),
     "bad_cursor": (400, "The cursor is of another query"),
     "unauthorized": (401, "A valid key is needed"),
+    "bad_signature": (403, "The request is not signed as it must be"),
     "forbidden": (403, "The key has not this scope"),
     "not_found": (404, "Nothing has that name"),
     "method_not_allowed": (405, "The resource has not this method"),

@@ -209,6 +209,16 @@ def overview(tx: Tx, policy: Policy) -> Overview:
     )
 
 
+def passes(tx: Tx, *, limit: int, before: int = 0) -> list[PassView]:
+    """The run history, newest first; below this number, where one is given."""
+    return [_pass(row) for row in tx.rows("view_passes_before", before=before or 2**62, limit=limit)]
+
+
+def pass_of(tx: Tx, number: int) -> PassView | None:
+    found = passes(tx, limit=1, before=number + 1)
+    return found[0] if found and found[0].id == number else None
+
+
 class _Seen:
     """What the statements brought, by channel and account."""
 

@@ -48,3 +48,7 @@ WHERE due_at >= :since AND due_at < :until AND (due_at, id) > (:after_due, :afte
   AND (:channel = '' OR channel = :channel) AND (:account = '' OR account = :account)
   AND (:category = '' OR category = :category) AND (:state = '' OR state = :state)
 ORDER BY due_at, id LIMIT :limit;
+
+-- name: view_passes_before
+SELECT id, trigger, process, started_at, finished_at, mark_before, mark_after, counts, complete FROM pass_run
+WHERE id < :before ORDER BY id DESC LIMIT :limit;
