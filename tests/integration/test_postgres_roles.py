@@ -14,6 +14,9 @@ from sendonce.core.consent import Kind
 from sendonce.core.delivery import Channel
 from sendonce.core.errors import StoreUnavailable
 from sendonce.core.lifecycle import State
+from sendonce.core.retention import Keep
+from sendonce.pipeline import erasure
+from sendonce.pipeline.retention import LOOK_S, Retention
 from sendonce.runtime.clock import SystemClock
 from sendonce.store.postgres import open_store
 from sendonce.testing.clock import VirtualClock
@@ -62,6 +65,33 @@ def test_it_is_enough_for_a_full_life(url: str) -> None:
     assert it.state(cancelled) is State.CANCELLED
 
 
+def test_it_is_enough_to_erase_a_person(url: str) -> None:
+    it = World("K")
+    taken, future = it.accepted("a"), it.schedule("b", due_in_s=1e6)
+    erasure.erase(it.store, "c-1", policy=it.policy, tenant="default", reason="asked", actor="operator:ann")
+    assert (it.state(taken), it.state(future)) == (State.ACCEPTED, State.CANCELLED)
+    assert not it.read(lambda tx: tx.contents.get([(it.row(taken).id, 1)]))
+
+
+def test_retention_needs_the_rights_that_its_page_names(url: str, postgres_server: PostgresServer) -> None:
+    it = World("K")
+    taken = it.accepted("a")
+    it.schedule("b", due_in_s=1e9)
+    it.advance(100 * 86_400)
+    keep = Keep(content_s=86_400.0, deliveries_s=86_400.0, imports_s=86_400.0)
+    with pytest.raises(StoreUnavailable, match="permission denied"):
+        Retention(it.store, it.policy, keep).step()
+    page = (PAGE.parent / "privacy.md").read_text("utf-8")
+    (granting,) = (text for text in re.findall(r"```sql\n(.*?)```", page, re.DOTALL) if "GRANT" in text)
+    postgres_server.execute(granting, "least_privilege")
+    retention = Retention(it.store, it.policy, keep)
+    while retention.step() < LOOK_S:
+        pass
+    assert not it.read(lambda tx: tx.deliveries.by_keys([("default", taken)]))
+    ending = "DROP OWNED BY sendonce_retention; DROP ROLE sendonce_retention"
+    postgres_server.execute(ending, "least_privilege")
+
+
 def test_it_is_enough_to_tell_and_to_hear(url: str) -> None:
     store = open_store(url, SystemClock())
     ear = Ear(store)
@@ -79,6 +109,9 @@ def test_it_is_enough_to_tell_and_to_hear(url: str) -> None:
         "TRUNCATE sendonce.ledger",
         "UPDATE sendonce.audit SET actor = ''",
         "DELETE FROM sendonce.delivery",
+        "UPDATE sendonce.tombstone SET body = ''",
+        "DELETE FROM sendonce.tombstone",
+        "UPDATE sendonce.removed SET head = ''",
         "DELETE FROM sendonce.reminder",
         "DROP TABLE sendonce.ledger",
         "CREATE TABLE sendonce.more ()",

@@ -32,7 +32,7 @@ from sendonce.core.policy import Policy
 from sendonce.core.retention import Keep, Sight, all_over, before, look_at_clocks
 from sendonce.core.tombstone import Remains, tombstone
 from sendonce.pipeline import erasure
-from sendonce.ports.store import Delivery, Erasure, Reminder, Removed, Store, Tx
+from sendonce.ports.store import Delivery, Reminder, Removed, Store, Tx
 from sendonce.telemetry import tell
 
 SPAN: Final = 2_000
@@ -52,12 +52,12 @@ ROUND: Final = "retention_round"
 CLOCKS: Final = "retention_clocks"
 
 Bury = Callable[[Tx, Sequence[int]], None]
-"""Record in this unit that these entries, in order of their numbers, are gone. Raises `Refused` where that
-cannot be said yet of one of them."""
+"""Told in the unit that removes these entries, in order of their numbers. Raises `Refused` where one of them
+may not go yet, since it is not sealed."""
 
 
 def bury_nowhere(tx: Tx, gone: Sequence[int]) -> None:
-    """Where nothing is sealed, the tombstone says it all."""
+    """Where nothing is sealed, all may go."""
 
 
 class Retention:
@@ -150,9 +150,7 @@ class Retention:
             return Counter(unsealed=len(going))
         if not tx.removals.remove(stone, [_removed(row, reminders[row.reminder_id]) for row in going]):
             raise StoreUnavailable("a delivery changed while it was removed: it is looked at again")
-        return Counter(
-            deliveries=len(going), entries=len(gone), reminders=len({r.reminder_id for r in going})
-        )
+        return Counter(deliveries=len(going), entries=len(gone))
 
     def _end(self) -> None:
         """The round is over; what it did is told once."""
@@ -254,6 +252,3 @@ def _removed(row: Delivery, reminder: Reminder) -> Removed:
         seq=row.seq,
         head=row.head,
     )
-
-
-__all__ = ["Bury", "Erasure", "Retention", "bury_nowhere"]

@@ -10,8 +10,8 @@ from sendonce.store.access import SqlAnswers, SqlApiKeys
 from sendonce.store.deliveries import SqlDeliveries
 from sendonce.store.gates import SqlCalls, SqlGates
 from sendonce.store.intake import SqlIntake
-from sendonce.store.removals import SqlRemovals
 from sendonce.store.reminders import SqlContents, SqlReminders, SqlTemplates
+from sendonce.store.removals import SqlRemovals
 from sendonce.store.runs import SqlPreferences, SqlProcesses, SqlRuns
 from sendonce.store.seals import SqlSeals
 from sendonce.store.session import Session, check_text
