@@ -11,10 +11,13 @@ import psycopg
 import pytest
 
 from sendonce.core import seal
+from sendonce.core.errors import Refused
 from sendonce.core.ledger import Fault, link
+from sendonce.core.retention import Keep
 from sendonce.core.seal import SealedBlock
+from sendonce.pipeline.retention import Retention
 from sendonce.pipeline.sealed import Sealed, check_seals
-from sendonce.pipeline.sealer import AGAIN_S, Sealer
+from sendonce.pipeline.sealer import AGAIN_S, Sealer, refuse_unsealed
 from sendonce.pipeline.verify import verify
 from sendonce.ports.store import Store, Tx
 from sendonce.store import postgres
@@ -551,3 +554,77 @@ def test_every_kind_of_value_may_stand_in_a_tampered_row_and_nothing_stops() -> 
     live(world)
     world.store.write(lambda tx: tx.seals.append(SealedBlock(77, "{}", "", "", b"x"))).result()
     assert [fault.key for fault in checked(world).faults] == ["block 4", "block 77"]
+
+
+# What was removed on purpose
+
+WEEK_S = 7 * 86_400.0
+KEEP = Keep(content_s=None, deliveries_s=WEEK_S, imports_s=None, passes_s=WEEK_S)
+
+
+def removed(world: World) -> int:
+    """A round of retention, as a process that seals runs it; how many deliveries are left."""
+    retention = Retention(world.store, world.policy, KEEP, bury=refuse_unsealed)
+    for _ in range(20):
+        retention.step()
+    return len(world.read(lambda tx: tx.rows("view_verify_rows", after=0, upto=99)))
+
+
+def aged(tmp_path: Path) -> World:
+    """Three deliveries of a month ago and one of today; all sealed."""
+    world = World("K", path=str(tmp_path / "store.db"))
+    live(world)
+    world.advance(30 * 86_400)
+    live(world, 1, first=4)
+    return world
+
+
+def test_entries_that_were_removed_by_policy_are_explained_and_their_tombstone_is_sealed(
+    tmp_path: Path,
+) -> None:
+    world = aged(tmp_path)
+    assert removed(world) == 1
+    assert len(entries(world)) == 4
+    found = checked(world)
+    assert (found.faults, found.deleted, found.entries) == ([], 12, 16)
+    (block,) = seal_all(world.store)
+    assert seal.read(block.header).tombstone == world.read(lambda tx: tx.seals.tombstone())[0] > 0
+    assert seal_all(world.store) == []
+    assert checked(world).faults == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("DELETE FROM tombstone", "tombstone 1, which it names, is gone"),
+        ("UPDATE tombstone SET hash = 'x'", "tombstone 1 is another one than it names"),
+    ],
+)
+def test_a_tombstone_that_was_sealed_cannot_go(tmp_path: Path, statement: str, what: str) -> None:
+    world = aged(tmp_path)
+    removed(world)
+    (block,) = seal_all(world.store)
+    world.tamper(statement)
+    faults = {fault.key: fault.what for fault in checked(world).faults}
+    assert faults[f"block {block.number}"] == what
+
+
+def test_what_a_tombstone_does_not_name_is_missed_all_the_same(tmp_path: Path) -> None:
+    world = aged(tmp_path)
+    removed(world)
+    world.tamper("DELETE FROM ledger WHERE id = 14")
+    (fault,) = checked(world).faults
+    assert (fault.key, fault.what.startswith("entries 14 of the ledger are gone")) == ("block 4", True)
+
+
+def test_what_is_not_sealed_yet_is_not_removed(tmp_path: Path) -> None:
+    world = World("K", path=str(tmp_path / "store.db"))
+    world.accepted("r-1")
+    world.accepted("r-2")
+    world.advance(30 * 86_400)
+    removed(world)
+    assert len(entries(world)) == 8
+    with pytest.raises(Refused, match="entry 8 of the ledger is not sealed yet"):
+        world.write(lambda tx: refuse_unsealed(tx, [7, 8]))
+    seal_all(world.store)
+    world.write(lambda tx: refuse_unsealed(tx, [7, 8]))

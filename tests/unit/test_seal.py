@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -169,7 +170,10 @@ def test_numbers_must_ascend(wrong: list[int]) -> None:
 @given(st.sets(st.integers(1, 60)), st.lists(st.sets(st.integers(1, 60)), max_size=5))
 def test_what_is_missing_is_explained_by_tombstones_only(missing: set[int], gone: list[set[int]]) -> None:
     texts = [seal.spell_ids(sorted(ids)) for ids in gone]
-    assert seal.unexplained(sorted(missing), texts) == sorted(missing.difference(*gone))
+    ranges = seal.merged(texts)
+    assert all(one.stop < two.start for one, two in pairwise(ranges))
+    assert {id_ for each in ranges for id_ in each} == set().union(*gone)
+    assert seal.unexplained(sorted(missing), ranges) == sorted(missing.difference(*gone))
 
 
 def test_a_checkpoint_comes_back() -> None:

@@ -119,7 +119,10 @@ def show(screen: Screen, proof: Sealed, *, keys: bool) -> None:
             ("where", "#entry", "fault"), [(each.key, each.seq, each.what) for each in proof.faults[:50]]
         )
     if proof.deleted:
-        screen.say(f"{counted(proof.deleted, 'entry', 'entries')} deleted since, by tombstones", style=QUIET)
+        screen.say(
+            f"{counted(proof.deleted, 'entry', 'entries')} removed since, each named by a tombstone",
+            style=QUIET,
+        )
     if proof.unsealed:
         screen.say(f"{counted(proof.unsealed, 'entry', 'entries')} not sealed yet", style=QUIET)
     if signed and not keys:

@@ -246,19 +246,21 @@ def ranges_of(text: str) -> list[range]:
     return ranges
 
 
-def unexplained(missing: Iterable[int], tombstones: Iterable[str]) -> list[int]:
-    """Which of these missing entries no tombstone explains; each of `tombstones` names those it took away."""
-    ranges = sorted(chain.from_iterable(map(ranges_of, tombstones)), key=lambda each: each.start)
-    starts = [each.start for each in ranges]
-    highest: list[int] = []
-    for each in ranges:
-        highest.append(max(each.stop, highest[-1] if highest else 0))
-    left = []
-    for id_ in missing:
-        at = bisect_right(starts, id_)
-        if at == 0 or id_ >= highest[at - 1]:
-            left.append(id_)
-    return left
+def merged(texts: Iterable[str]) -> list[range]:
+    """What all of these texts name, as ranges in order that do not touch. Raises `ValueError`."""
+    found: list[range] = []
+    for each in sorted(chain.from_iterable(map(ranges_of, texts)), key=lambda each: each.start):
+        if found and each.start <= found[-1].stop:
+            found[-1] = range(found[-1].start, max(found[-1].stop, each.stop))
+        else:
+            found.append(each)
+    return found
+
+
+def unexplained(missing: Iterable[int], gone: Sequence[range]) -> list[int]:
+    """Which of these missing entries no tombstone explains. `gone`: what all of them took away, `merged`."""
+    starts = [each.start for each in gone]
+    return [id_ for id_ in missing if not (at := bisect_right(starts, id_)) or id_ not in gone[at - 1]]
 
 
 # Judging what is kept

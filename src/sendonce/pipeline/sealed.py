@@ -28,11 +28,13 @@ from sendonce.core.ledger import Fault
 from sendonce.core.seal import Block, Entry, SealedBlock
 from sendonce.pipeline.record import body_of
 from sendonce.ports.signer import Verifier
-from sendonce.ports.store import Store, Tx
+from sendonce.ports.store import Row, Store, Tx
 
 PAGE: Final = 8
 """Blocks read at once, with their entries: up to 33,000 of them."""
 FAULTS_MAX: Final = 1_000
+TOMBSTONES: Final = 500
+"""Read at once."""
 EXTRA_MAX: Final = 1_000
 """So many more entries than a page's blocks count are read, to name those that were put in."""
 
@@ -87,9 +89,12 @@ class _Check:
         self._found = Sealed()
         self._exported: dict[int, tuple[int, str, int]] = {}  # block -> line, hash, at
         self._signed = 0  # the first block that was signed
+        self._gone: list[range] = []
+        self._tombstone = 0  # the last that was read
 
     def run(self, checkpoints: Iterable[str]) -> Sealed:
         self._read_checkpoints(checkpoints)
+        self._read_tombstones()
         upto, number = self._check_blocks()
         found = self._found
         found.unsealed = max(0, self._store.read(lambda tx: tx.seals.given()) - upto)
@@ -120,6 +125,24 @@ class _Check:
                     place, f"lines {before[0]} and {number} have two blocks with the number {block.number}"
                 )
 
+    # Tombstones: whether they hold is for `verify`
+
+    def _read_tombstones(self) -> None:
+        while page := self._store.read(partial(_tombstones, self._tombstone)):
+            texts = [_gone(str(row["body"])) for row in page]
+            self._gone = seal.merged([*map(_spelled, self._gone), *filter(None, texts)])
+            self._tombstone = int(page[-1]["number"])
+
+    def _tombstone_faults(self, block: Block, last: Block | None) -> Iterator[str]:
+        """The one that it names must be the one that is there."""
+        if block.tombstone == (last.tombstone if last is not None else 0):
+            return
+        rows = self._store.read(partial(_tombstones, block.tombstone - 1))
+        if not rows or int(rows[0]["number"]) != block.tombstone:
+            yield f"tombstone {block.tombstone}, which it names, is gone"
+        elif rows[0]["hash"] != block.tombstone_hash:
+            yield f"tombstone {block.tombstone} is another one than it names"
+
     # Blocks
 
     def _check_blocks(self) -> tuple[int, int]:
@@ -143,6 +166,7 @@ class _Check:
                         faults += seal.follows(block, last, last_hash)
                     faults += self._signature_faults(block, sealed.header, sealed.signature)
                     faults += self._order_faults(block)
+                    faults += self._tombstone_faults(block, last)
                     self._check_entries(block, read.leaves, read.entries)
                     upto = max(upto, block.upto)
                 faults += self._export_faults(sealed)
@@ -203,7 +227,10 @@ class _Check:
     def _check_missing(self, block: Block, missing: Sequence[int]) -> None:
         if not missing:
             return
-        lost = seal.unexplained(missing, ())
+        lost = seal.unexplained(missing, self._gone)
+        if lost:
+            self._read_tombstones()  # one may have come a moment ago, with what it took away
+            lost = seal.unexplained(missing, self._gone)
         self._found.deleted += len(missing) - len(lost)
         if lost:
             self._found.add(
@@ -237,6 +264,23 @@ def _page(after: int, tx: Tx) -> list[_Read]:
         entries = tx.seals.entries(block.after, block.upto, block.count + EXTRA_MAX) if block else []
         found.append(_Read(sealed, block, leaves, faults, entries))
     return found
+
+
+def _tombstones(after: int, tx: Tx) -> list[Row]:
+    return tx.rows("view_tombstones", after=after, limit=TOMBSTONES)
+
+
+def _gone(body: str) -> str:
+    """The numbers of the entries that a tombstone took away; "" where it does not say."""
+    text = body_of(body).get("gone")
+    try:
+        return text if isinstance(text, str) and seal.ranges_of(text) else ""
+    except ValueError:
+        return ""
+
+
+def _spelled(ids: range) -> str:
+    return f"{ids.start}-{ids.stop - 1}"
 
 
 def _when(at: int) -> str:

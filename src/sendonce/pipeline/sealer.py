@@ -18,7 +18,7 @@ from typing import Final
 
 from sendonce import telemetry
 from sendonce.core import seal
-from sendonce.core.errors import StoreMismatch
+from sendonce.core.errors import Refused, StoreMismatch
 from sendonce.core.pacing import SECOND
 from sendonce.core.seal import Block, Entry, SealedBlock
 from sendonce.ports.signer import Signer
@@ -95,6 +95,7 @@ class Sealer:
             found.entries,
             leaves,
             upto=found.upto,
+            tombstone=tx.seals.tombstone(),
             at=tx.now,
             key=self._signer.key if self._signer else "",
         )
@@ -118,6 +119,14 @@ class Sealer:
             tell(telemetry.CHECKPOINT_FAILED, block=last.number, **fault(error))
             return
         self._exported, self._exported_at = last.number, now
+
+
+def refuse_unsealed(tx: Tx, gone: Sequence[int]) -> None:
+    """For who removes entries, given in order: raises `Refused` where one of them is in no block yet. Of what is
+    in one it can be proven that it was there."""
+    last, _ = _end(tx)
+    if gone and gone[-1] > (last.upto if last is not None else 0):
+        raise Refused(f"entry {gone[-1]} of the ledger is not sealed yet: it is removed once it is")
 
 
 class Fence:
@@ -174,6 +183,8 @@ def _next(upto: int, tx: Tx) -> _Found | None:
         if entries:
             return _Found(last, last_hash, entries, until)
         after = until
+    if tx.seals.tombstone()[0] > (last.tombstone if last is not None else 0):
+        return _Found(last, last_hash, [], last.upto if last is not None else 0)
     return None
 
 

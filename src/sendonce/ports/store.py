@@ -695,8 +695,8 @@ class Seals(Protocol):
     def writers(self) -> frozenset[str]:
         """The transactions that may hold entries which others cannot see yet.
 
-        Where it is asked after `given`, every entry up to that number is committed or will never be, once none
-        of these is among those that a later answer names.
+        Where it is asked after `given`, every entry up to that number is committed or will never be, once
+        none of these is among those that a later answer names.
         """
         ...
 
@@ -708,6 +708,10 @@ class Seals(Protocol):
 
     def page(self, after: int, limit: int) -> list[SealedBlock]:
         """Blocks with a number above this one, in order."""
+        ...
+
+    def tombstone(self) -> tuple[int, str]:
+        """The number and the hash of the newest tombstone; (0, "") where there is none."""
         ...
 
     def append(self, block: SealedBlock) -> None:

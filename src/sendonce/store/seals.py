@@ -32,6 +32,10 @@ class SqlSeals:
     def page(self, after: int, limit: int) -> list[SealedBlock]:
         return [_block(row) for row in self._session.rows("seal_page", {"after": after, "limit": limit})]
 
+    def tombstone(self) -> tuple[int, str]:
+        rows = self._session.rows("seal_tombstone", {})
+        return (int(rows[0][0]), str(rows[0][1])) if rows else (0, "")
+
     def append(self, block: SealedBlock) -> None:
         self._session.run(
             "seal_put",

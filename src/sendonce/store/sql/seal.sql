@@ -18,6 +18,9 @@ SELECT number, header, hash, signature, leaves FROM seal ORDER BY number DESC LI
 -- name: seal_page
 SELECT number, header, hash, signature, leaves FROM seal WHERE number > :after ORDER BY number LIMIT :limit;
 
+-- name: seal_tombstone
+SELECT number, hash FROM tombstone ORDER BY number DESC LIMIT 1;
+
 -- name: seal_put
 INSERT INTO seal (number, header, hash, signature, leaves)
 VALUES (:number, :header, :hash, :signature, :leaves);
