@@ -348,6 +348,7 @@ def test_a_lock_that_is_held_for_long_is_told(postgres_url: str, monkeypatch: py
 def test_the_server_says_how_its_tables_are_and_who_holds_it_back(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """STOR-07."""
     monkeypatch.setattr("sendonce.pipeline.care.HOLDS_BACK_US", 0)
     store = opened(postgres_url)
     try:
