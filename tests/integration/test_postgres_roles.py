@@ -17,6 +17,8 @@ from sendonce.core.lifecycle import State
 from sendonce.core.retention import Keep
 from sendonce.pipeline import erasure
 from sendonce.pipeline.retention import LOOK_S, Retention
+from sendonce.pipeline.sealed import check_seals
+from sendonce.pipeline.sealer import Sealer
 from sendonce.runtime.clock import SystemClock
 from sendonce.store.postgres import open_store
 from sendonce.testing.clock import VirtualClock
@@ -65,6 +67,34 @@ def test_it_is_enough_for_a_full_life(url: str) -> None:
     assert it.state(cancelled) is State.CANCELLED
 
 
+def test_it_is_enough_to_seal_and_to_prove(url: str) -> None:
+    it = World("K")
+    it.accepted("a")
+    sealer = Sealer(it.store, None, every_s=10.0)
+    assert sealer.seal_one() is not None
+    it.accepted("b")
+    assert sealer.seal_one() is not None
+    found = check_seals(it.store, None)
+    assert (found.faults, found.blocks, found.entries) == ([], 2, 8)
+
+
+def test_who_adds_to_the_ledger_is_seen_by_another_user(url: str) -> None:
+    """The sealer waits for whoever writes, also for the owner, whose session it may not look into."""
+    it = World("K")
+    it.accepted("a")
+    with psycopg.connect(url.replace("sendonce_app", "postgres")) as other:
+        other.execute(
+            "INSERT INTO sendonce.ledger (delivery_id, seq, at, event, body, hash, receipt) "
+            "VALUES (9, 1, 1, 'claimed', '{}', 'h', '')"
+        )
+        it.accepted("b")
+        sealer = Sealer(it.store, None, every_s=10.0)
+        assert sealer.seal_one() is None
+        assert sealer.waits
+        other.commit()
+    assert sealer.seal_one() is not None
+
+
 def test_it_is_enough_to_erase_a_person(url: str) -> None:
     it = World("K")
     taken, future = it.accepted("a"), it.schedule("b", due_in_s=1e6)
@@ -107,6 +137,9 @@ def test_it_is_enough_to_tell_and_to_hear(url: str) -> None:
         "UPDATE sendonce.ledger SET body = ''",
         "DELETE FROM sendonce.ledger",
         "TRUNCATE sendonce.ledger",
+        "UPDATE sendonce.seal SET leaves = ''",
+        "DELETE FROM sendonce.seal",
+        "TRUNCATE sendonce.seal",
         "UPDATE sendonce.audit SET actor = ''",
         "DELETE FROM sendonce.delivery",
         "UPDATE sendonce.tombstone SET body = ''",

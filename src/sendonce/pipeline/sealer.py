@@ -122,8 +122,8 @@ class Sealer:
 
 
 def refuse_unsealed(tx: Tx, gone: Sequence[int]) -> None:
-    """For who removes entries, given in order: raises `Refused` where one of them is in no block yet. Of what is
-    in one it can be proven that it was there."""
+    """For who removes entries, given in order: raises `Refused` where one of them is in no block yet. Of what
+    is in one it can be proven that it was there."""
     last, _ = _end(tx)
     if gone and gone[-1] > (last.upto if last is not None else 0):
         raise Refused(f"entry {gone[-1]} of the ledger is not sealed yet: it is removed once it is")
