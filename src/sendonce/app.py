@@ -50,6 +50,7 @@ from sendonce.providers.console import ConsoleProvider, ConsoleSettings
 from sendonce.providers.file import FileProvider, FileSettings
 from sendonce.providers.http import HttpProvider, HttpSettings
 from sendonce.providers.mailgun import MailgunProvider, MailgunSettings
+from sendonce.providers.notify import NotifyProvider, NotifySettings
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
 from sendonce.providers.sendgrid import SendgridProvider, SendgridSettings
@@ -57,6 +58,7 @@ from sendonce.providers.ses import SesProvider, SesSettings
 from sendonce.providers.sinch import SinchProvider, SinchSettings
 from sendonce.providers.smtp import SmtpProvider, SmtpSettings
 from sendonce.providers.twilio import TwilioProvider, TwilioSettings
+from sendonce.providers.vonage import VonageProvider, VonageSettings
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.poller import Poller
 from sendonce.runtime.waker import Waker
@@ -77,6 +79,8 @@ PROVIDERS: Final = {
     "sinch": SinchSettings,
     "sendgrid": SendgridSettings,
     "mailgun": MailgunSettings,
+    "vonage": VonageSettings,
+    "notify": NotifySettings,
     "http": HttpSettings,
     "console": ConsoleSettings,
     "file": FileSettings,
@@ -429,6 +433,15 @@ def make_provider(account: AccountSettings) -> Provider:
             mailgun = bind(MailgunSettings, options, place)
             _check_connections(account, mailgun.connections_max)
             return MailgunProvider(mailgun)
+        case "vonage":
+            _check_channel(account, Channel.SMS)
+            vonage = bind(VonageSettings, options, place)
+            _check_connections(account, vonage.connections_max)
+            return VonageProvider(vonage)
+        case "notify":
+            notify = bind(NotifySettings, options, place)
+            _check_connections(account, notify.connections_max)
+            return NotifyProvider(notify)
         case "http":
             http = bind(HttpSettings, options, place)
             _check_connections(account, http.connections_max)

@@ -9,11 +9,13 @@ from typing import Final
 from sendonce.ports.provider import Message, Provider
 from sendonce.ports.secret import Secret
 from sendonce.providers.mailgun import MailgunProvider, MailgunSettings
+from sendonce.providers.notify import NotifyProvider, NotifySettings
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
 from sendonce.providers.sendgrid import SendgridProvider, SendgridSettings
 from sendonce.providers.ses import SesProvider, SesSettings
 from sendonce.providers.sinch import SinchProvider, SinchSettings
+from sendonce.providers.vonage import VonageProvider, VonageSettings
 from sendonce.testing.conformance.provider import (
     HttpContract,
     KeyContract,
@@ -24,6 +26,8 @@ from sendonce.testing.conformance.provider import (
 )
 
 PASSWORD: Final = "correct-horse-battery"
+SERVICE: Final = "26785a09-ab16-4eb0-8407-a37497a57506"
+SECRET: Final = "3d844edf-8d35-48ac-975b-e847b4f122b0"
 EMAIL: Final[Message] = SmtpContract.message
 
 
@@ -199,3 +203,64 @@ class TestMailgun(LookupContract):
 
     def others(self) -> bytes:
         return json_answer(200, {"items": [{"event": "delivered", "user-variables": {"sendonce": "other"}}]})
+
+
+class TestVonage(HttpContract):
+    credential = PASSWORD
+
+    def provider(self, port: int) -> Provider:
+        return VonageProvider(
+            VonageSettings(
+                api_key="abcd1234",
+                api_secret=Secret(PASSWORD),
+                base_url=f"http://127.0.0.1:{port}",
+                allow_plain_http=True,
+                timeout_s=0.3,
+            )
+        )
+
+    def accepted(self) -> bytes:
+        return json_answer(202, {"message_uuid": "aaaaaaaa-bbbb-cccc-dddd-0123456789ab"})
+
+    def rejected(self) -> bytes:
+        kind = "https://developer.vonage.com/api-errors/messages#1170"
+        return json_answer(422, {"type": kind, "title": "Invalid", "detail": self.message.to})
+
+
+class TestNotify(LookupContract):
+    credential = SECRET
+
+    def provider(self, port: int) -> Provider:
+        return NotifyProvider(
+            NotifySettings(
+                api_key=Secret(f"live-{SERVICE}-{SECRET}"),
+                template_id=SERVICE,
+                base_url=f"http://127.0.0.1:{port}",
+                allow_plain_http=True,
+                timeout_s=0.3,
+            )
+        )
+
+    def unsigned(self, request: bytes) -> bytes:
+        return re.sub(rb"(?m)^Authorization: .*$", b"", request)
+
+    def accepted(self) -> bytes:
+        return json_answer(201, {"id": "740e5834-3a29-46b4-9a6f-16142fde533a"})
+
+    def rejected(self) -> bytes:
+        error = {"error": "ValidationError", "message": f"phone_number {self.message.to} is not valid"}
+        return json_answer(400, {"status_code": 400, "errors": [error]})
+
+    def present(self) -> bytes:
+        mine = {"id": "740e5834-3a29-46b4-9a6f-16142fde533a", "reference": self.message.send_key}
+        return json_answer(200, {"notifications": [{"id": "x", "reference": None}, mine]})
+
+    def absent(self) -> bytes:
+        return json_answer(200, {"notifications": []})
+
+    def others(self) -> bytes:
+        return json_answer(200, {"notifications": [{"id": "x", "reference": "other"}]})
+
+
+class TestNotifyEmail(TestNotify):
+    message = EMAIL

@@ -29,16 +29,19 @@ from sendonce.core.outcome import (
 from sendonce.ports.provider import EmailContent, Message, Provider, ProviderClass, SmsContent
 from sendonce.ports.secret import Secret
 from sendonce.providers.mailgun import MailgunProvider, MailgunSettings
+from sendonce.providers.notify import NotifyProvider, NotifySettings
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
 from sendonce.providers.sendgrid import SendgridProvider, SendgridSettings
 from sendonce.providers.ses import SesProvider, SesSettings
 from sendonce.providers.sinch import SinchProvider, SinchSettings
+from sendonce.providers.vonage import VonageProvider, VonageSettings
 from sendonce.runtime.clock import SystemClock
 from sendonce.testing.sandbox import SandboxClient, SandboxSettings, sandbox_in_thread
 
 T = TypeVar("T")
-TOKEN: Final = "s3cret-token"
+TOKEN: Final = "3d844edf-8d35-48ac-975b-e847b4f122b0"  # a UUID, since the secrets of Notify are
+ANOTHER_TOKEN: Final = "26785a09-ab16-4eb0-8407-a37497a57506"
 KEY: Final = "5e" * 32
 NOW: Final = SystemClock().now()
 
@@ -118,6 +121,34 @@ def mailgun(url: str, token: str) -> Provider:
     )
 
 
+def vonage(url: str, token: str) -> Provider:
+    return VonageProvider(
+        VonageSettings(
+            api_key="abcd1234",
+            api_secret=Secret(token),
+            callback_url="https://us.example.com/events",
+            base_url=f"{url}/vonage",
+            **PLAIN,  # type: ignore[arg-type]
+        )
+    )
+
+
+def notify(url: str, token: str, path: str = "notify") -> Provider:
+    return NotifyProvider(
+        NotifySettings(
+            api_key=Secret(f"live-{ANOTHER_TOKEN}-{token}"),
+            template_id=ANOTHER_TOKEN,
+            index_lag_s=1.0,
+            base_url=f"{url}/{path}",
+            **PLAIN,  # type: ignore[arg-type]
+        )
+    )
+
+
+def notify_email(url: str, token: str) -> Provider:
+    return notify(url, token, "notify-email")
+
+
 PLAIN: Final[dict[str, object]] = {"allow_plain_http": True, "timeout_s": 2.0}
 
 
@@ -138,6 +169,9 @@ VENDORS: Final = [
     Vendor("ses", "email", email, ses, ThrottleScope.RATE),
     Vendor("sendgrid", "email", email, sendgrid, ThrottleScope.RATE, AccountError(Reason.CREDIT, "")),
     Vendor("mailgun", "email", email, mailgun, ThrottleScope.RATE, Throttled(ThrottleScope.RATE, "")),
+    Vendor("vonage", "sms", sms, vonage, ThrottleScope.RATE, AccountError(Reason.CREDIT, "")),
+    Vendor("notify", "sms", sms, notify, ThrottleScope.RATE),
+    Vendor("notify-email", "email", email, notify_email, ThrottleScope.RATE),
     Vendor("sinch", "sms", sms, sinch, ThrottleScope.UNDECLARED, Throttled(ThrottleScope.UNDECLARED, "")),
 ]
 BY_CLASS: Final = {
@@ -190,7 +224,7 @@ def test_the_login_is_checked_and_a_wrong_one_is_the_accounts_fault(
     vendor: Vendor, sandbox: SandboxClient
 ) -> None:
     assert run(vendor, sandbox, lambda provider: provider.check())
-    outcome = send(vendor, sandbox, token="another")
+    outcome = send(vendor, sandbox, token=ANOTHER_TOKEN)
     assert isinstance(outcome, AccountError), outcome
     assert sandbox.effects() == []
 

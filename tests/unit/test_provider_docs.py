@@ -14,6 +14,7 @@ from sendonce.providers.api import ApiSettings
 from sendonce.providers.file import FileSettings
 from sendonce.providers.http import HttpProvider, HttpSettings, Rule
 from sendonce.providers.mailgun import MailgunSettings
+from sendonce.providers.notify import NotifySettings
 from sendonce.providers.postmark import PostmarkSettings
 from sendonce.providers.resend import ResendSettings
 from sendonce.providers.sendgrid import SendgridSettings
@@ -21,6 +22,7 @@ from sendonce.providers.ses import SesSettings
 from sendonce.providers.sinch import SinchSettings
 from sendonce.providers.smtp import SmtpSettings
 from sendonce.providers.twilio import TwilioSettings
+from sendonce.providers.vonage import VonageSettings
 
 PAGE = (Path(__file__).parents[2] / "docs/providers.md").read_text(encoding="utf-8")
 SECTIONS = {
@@ -33,6 +35,8 @@ SECTIONS = {
     "## sinch": SinchSettings,
     "## sendgrid": SendgridSettings,
     "## mailgun": MailgunSettings,
+    "## vonage": VonageSettings,
+    "## notify": NotifySettings,
     "## http": HttpSettings,
     "### Rules": Rule,
     "## console and file": FileSettings,
@@ -70,6 +74,9 @@ def test_the_examples_can_be_read(section: str) -> None:
         "TWILIO_ACCOUNT_SID": "AC" + "0" * 32,
         "TWILIO_AUTH_TOKEN": "x",
         "RESEND_API_KEY": "x",
+        "VONAGE_API_KEY": "abcd1234",
+        "VONAGE_API_SECRET": "x",
+        "NOTIFY_API_KEY": "live-26785a09-ab16-4eb0-8407-a37497a57506-3d844edf-8d35-48ac-975b-e847b4f122b0",
         "SENDGRID_API_KEY": "x",
         "MAILGUN_API_KEY": "x",
         "SINCH_SERVICE_PLAN_ID": "plan1",

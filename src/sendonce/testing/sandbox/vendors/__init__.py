@@ -9,13 +9,25 @@ state and no opinion: what becomes of a call is decided in `channel`, with the s
 from typing import Final
 
 from sendonce.testing.sandbox.vendors.mailgun import Mailgun
+from sendonce.testing.sandbox.vendors.notify import Notify, NotifyEmail
 from sendonce.testing.sandbox.vendors.postmark import Postmark
 from sendonce.testing.sandbox.vendors.resend import Resend
 from sendonce.testing.sandbox.vendors.sendgrid import Sendgrid
 from sendonce.testing.sandbox.vendors.ses import Ses
 from sendonce.testing.sandbox.vendors.sinch import Sinch
 from sendonce.testing.sandbox.vendors.vendor import Vendor
+from sendonce.testing.sandbox.vendors.vonage import Vonage
 
-VENDORS: Final[tuple[type[Vendor], ...]] = (Resend, Postmark, Ses, Sinch, Sendgrid, Mailgun)
+VENDORS: Final[tuple[type[Vendor], ...]] = (
+    Resend,
+    Postmark,
+    Ses,
+    Sinch,
+    Sendgrid,
+    Mailgun,
+    Vonage,
+    Notify,
+    NotifyEmail,
+)
 
 __all__ = ["VENDORS", "Vendor"]

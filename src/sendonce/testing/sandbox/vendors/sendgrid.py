@@ -50,10 +50,8 @@ class Sendgrid(Vendor):
             sender, arguments = data["from"]["email"], person.get("custom_args", {})
         except (KeyError, TypeError, ValueError):
             raise Malformed(400, "personalizations", "required") from None
-        if not parts or not all(parts.values()) or list(parts)[0] not in ("text/plain", "text/html"):
-            raise Malformed(
-                400, "content.0.value", "The content value must be a string at least 1 character."
-            )
+        if not parts or not all(parts.values()):
+            raise Malformed(400, "content.0.value", "The content value must not be empty.")
         if "@" not in str(to.get("email"))[1:-1]:
             raise Malformed(400, TO, "Does not contain a valid address.", Answer.REFUSED)
         if len(json.dumps(arguments)) > ARGUMENTS_MAX:
