@@ -274,6 +274,7 @@ class App:
             tasks.append(asyncio.create_task(worker.run(), name="worker"))
             stops.append(worker.stop)
         leader: Leader | None = None
+        keeping: Leader | None = None
         if scheduler is not None:
             lead = leader = Leader(self.store, "scheduler", self.process, lease_s=self.policy.lease_s)
 
@@ -301,7 +302,7 @@ class App:
                 done = await asyncio.to_thread(collector.run, stopping=stopping.is_set)
                 return self.settings.pass_every_s if done.complete else 0.0
 
-            stops += self._keeping(tasks, on_error)
+            keeping = self._keeping(tasks, stops, on_error)
             taking_in = Poller("collector", collect, on_error=on_error, again_max_s=BEAT_AGAIN_S)
             tasks.append(asyncio.create_task(taking_in.run(), name="collector"))
             stops.append(taking_in.stop)
@@ -340,7 +341,7 @@ class App:
             stop()
         stopper.cancel()
         await asyncio.gather(*tasks)
-        for each in (leader, sealing):
+        for each in (leader, sealing, keeping):
             if each is not None:
                 await asyncio.to_thread(each.resign)
         if heart is not None:
@@ -349,9 +350,12 @@ class App:
             await provider.close()
 
     def _keeping(
-        self, tasks: list[asyncio.Task[None]], on_error: Callable[[str, Exception], None]
-    ) -> list[Callable[[], None]]:
-        """Retention, in one process that schedules; how to stop it."""
+        self,
+        tasks: list[asyncio.Task[None]],
+        stops: list[Callable[[], None]],
+        on_error: Callable[[str, Exception], None],
+    ) -> Leader:
+        """Retention, in one process that schedules; who leads in it."""
         lead = Leader(self.store, "retention", self.process, lease_s=RETENTION_LEASE_S)
         bury = refuse_unsealed if self.settings.audit.seal else bury_nowhere
         retention = Retention(self.store, self.policy, self.settings.keep, bury=bury)
@@ -364,7 +368,8 @@ class App:
 
         poller = Poller("retention", keep, on_error=on_error)
         tasks.append(asyncio.create_task(poller.run(), name="retention"))
-        return [poller.stop]
+        stops.append(poller.stop)
+        return lead
 
     def empty_log(self) -> bool:
         """See that what was erased is in no file of the store's own: whether it is. On PostgreSQL that is for

@@ -20,6 +20,8 @@ from sendonce.pipeline import erasure, restore
 from sendonce.pipeline.intake import Mode, Result, Verdict, admit, again
 from sendonce.pipeline.report import report
 from sendonce.pipeline.retention import LOOK_S, ROUND_US, Retention
+from sendonce.pipeline.sealed import check_seals
+from sendonce.pipeline.sealer import Sealer, refuse_unsealed
 from sendonce.pipeline.verify import verify
 from sendonce.ports.store import Tx
 from sendonce.preparation import prepare
@@ -322,24 +324,23 @@ def test_a_removal_that_was_tampered_with_is_found(tmp_path: Path, statement: st
     world.tamper("DROP TABLE kept")
 
 
-def test_what_cannot_be_buried_yet_stays() -> None:
+def test_what_is_not_sealed_yet_stays_and_what_is_sealed_is_still_proven() -> None:
     world = World("K")
-    key = world.accepted("a")
-    _newest(world)
+    sealer = Sealer(world.store, None, every_s=1.0)
+    first, second = world.accepted("a"), world.accepted("b")
+    entries = len(world.lines(first)) + len(world.lines(second))
     _days(world, 100)
-    asked: list[list[int]] = []
-
-    def bury(tx: Tx, gone: Any) -> None:
-        asked.append(list(gone))
-        if len(asked) == 1:
-            raise Refused("not sealed yet")
-
-    _round(world, bury=bury)
-    assert _exists(world, key)
+    _newest(world)
+    _round(world, bury=refuse_unsealed)
+    assert _exists(world, first)
+    assert sealer.seal_one() is not None
     _days(world, 1)
-    _round(world, bury=bury)
-    assert not _exists(world, key)
-    assert asked[0] == asked[1] == sorted(asked[0])
+    _round(world, bury=refuse_unsealed)
+    assert not _exists(world, first)
+    world.accepted("c")
+    assert sealer.seal_one() is not None
+    proof = check_seals(world.store, None)
+    assert (proof.ok, proof.deleted) == (True, entries), proof.faults
 
 
 def test_an_import_is_forgotten_with_the_last_that_it_made() -> None:
