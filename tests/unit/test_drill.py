@@ -127,6 +127,13 @@ def test_a_wrong_option_is_an_error_all_the_same() -> None:
         stage.promise_of(wrong.accounts["gateway"])
 
 
+def test_what_the_program_refuses_to_run_is_not_drilled() -> None:
+    stage.check(settings())
+    slow = settings(BASE + '\n[account.gateway.retry]\ncap = "13h"\n')
+    with pytest.raises(ConfigError, match="waits longer than the key lives"):
+        stage.check(slow)
+
+
 def test_no_host_url_or_credential_of_the_configuration_is_left() -> None:
     for name, account in redirected().accounts.items():
         said = repr(dict(account.options))

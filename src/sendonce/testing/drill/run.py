@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from sendonce.config import AccountSettings, Problems, Settings, did_you_mean
+from sendonce.config import AccountSettings, Settings, did_you_mean
 from sendonce.core.delivery import Channel
 from sendonce.core.errors import InvalidInput, Refused, SendonceError
 from sendonce.testing.drill.report import MISSING, Drilled, Report
 from sendonce.testing.drill.scenario import Result, Scenario, Step, Totals, Verdict
 from sendonce.testing.drill.scenarios import SCENARIOS
-from sendonce.testing.drill.stage import Door, Stage, Way, changes_of, promise_of, read, ways_of
+from sendonce.testing.drill.stage import Door, Stage, Way, changes_of, check, promise_of, read, ways_of
 from sendonce.testing.drill.world import Stuck, World
 from sendonce.testing.sandbox import ChannelRules, SandboxClient, SandboxSettings, sandbox_in_thread
 
@@ -66,7 +66,7 @@ def prepared(
     `Refused` for an account that is not marked `sandbox = true`, or that may write to anybody.
     """
     settings = read(config, environ)
-    _check_accounts(settings)
+    check(settings)
     now = time.time_ns() // 1000
     ways = ways_of(settings, now)
     if not ways:
@@ -104,14 +104,6 @@ def report_of(drill: Drill, results: Sequence[Result], *, at: int, took_s: float
     )
 
 
-def _check_accounts(settings: Settings) -> None:
-    problems = Problems()
-    for account in settings.accounts.values():
-        with problems.noted():
-            promise_of(account)
-    problems.check()
-
-
 def _real(settings: Settings, name: str) -> AccountSettings:
     account = settings.accounts.get(name)
     if account is None:
@@ -119,6 +111,8 @@ def _real(settings: Settings, name: str) -> AccountSettings:
             f"account {name!r} is not configured: {did_you_mean(name, settings.accounts)}",
             field="--sandbox-account",
         )
+    if account.channel not in settings.channels:
+        raise InvalidInput(f"account {name} carries {account.channel}: write [channel.{account.channel}]")
     if not account.sandbox:
         raise Refused(
             f"account {name} is not marked as one for tests, so nothing was sent: where the provider gave it "

@@ -126,7 +126,7 @@ def _cancel_after_publication(world: World) -> Iterator[Step]:
     world.watch(QUIET_S)
     yield Step(
         f"published reminders ({queued}) are cancelled before their call; then a worker runs",
-        "the answer is `cancelled`, and no provider is called",
+        "the answer is cancelled, and no provider is called",
         f"answered {said(words)}; {world.said(keys)}; {world.calls()} calls",
         words == {Word.CANCELLED: len(keys)}
         and world.states(keys) == {State.CANCELLED: len(keys)}
@@ -143,7 +143,7 @@ def _cancel_in_a_call(world: World) -> Iterator[Step]:
     words = _cancel(world, By.GROUP, "too late")
     yield Step(
         "reminders are cancelled in the middle of their call",
-        "the answer is `cancel_pending`: neither done nor refused",
+        "the answer is cancel_pending: neither done nor refused",
         f"answered {said(words)}",
         words == {Word.PENDING: len(keys)},
     )
@@ -307,8 +307,8 @@ def _response_lost(world: World) -> Iterator[Step]:
         yield Step(
             f"{name}: the provider takes a message, and its answer never arrives",
             _how_it_is_settled(world, name),
-            f"{report['lost_responses']} answer lost, {report['replays']} repeats recognised, "
-            f"{report['lookups']} look-ups; {said(world.states(row.key for row in rows))}",
+            f"answers lost: {report['lost_responses']}, repeats recognised: {report['replays']}, "
+            f"look-ups: {report['lookups']}; {said(world.states(row.key for row in rows))}",
             report["lost_responses"] == 1 and _settled(world, name),
         )
     yield world.fates(keys, "what became of them")

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from sendonce.app import make_provider
-from sendonce.config import AccountSettings, Settings, load
+from sendonce.app import App, make_provider
+from sendonce.config import AccountSettings, Problems, Settings, load
 from sendonce.core.delivery import Channel
 from sendonce.core.due import QuietHours, allowed_from
 from sendonce.core.duration import write_duration
@@ -116,9 +116,24 @@ def read(config: Path, environ: Mapping[str, str]) -> Settings:
 def promise_of(account: AccountSettings) -> Promise:
     """What the configured adapter promises. It is made for this question alone, opens nothing, and needs no
     credential: where one is not at hand, a made-up word stands for it. Raises `ConfigError`."""
-    options = {name: _made_up(value) for name, value in account.options.items()}
-    place = replace(account.place, environ=_Environ(account.place.environ))
-    return make_provider(replace(account, options=MappingProxyType(options), place=place)).promise
+    return make_provider(_without_credentials(account)).promise
+
+
+def check(settings: Settings) -> None:
+    """Refuse what the program itself would refuse to run. Raises `ConfigErrors` with all that is wrong."""
+    problems = Problems()
+    for account in settings.accounts.values():
+        with problems.noted():
+            promise_of(account)
+    problems.check()
+    App(
+        replace(
+            settings,
+            accounts=MappingProxyType(
+                {name: _without_credentials(account) for name, account in settings.accounts.items()}
+            ),
+        )
+    ).close()
 
 
 def ways_of(settings: Settings, now: int) -> dict[str, Way]:
@@ -344,6 +359,12 @@ def _alone(settings: Settings, account: AccountSettings) -> Settings:
 
 
 # Promises without credentials
+
+
+def _without_credentials(account: AccountSettings) -> AccountSettings:
+    options = {name: _made_up(value) for name, value in account.options.items()}
+    place = replace(account.place, environ=_Environ(account.place.environ))
+    return replace(account, options=MappingProxyType(options), place=place)
 
 
 class _Environ(Mapping[str, str]):

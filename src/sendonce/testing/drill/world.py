@@ -265,8 +265,8 @@ class World:
             saw += f'; {len(permitted)} sent once more, as uncertain = "resend" allows'
         step = Step(
             "count at the provider's door, by a marker in each message",
-            "each at most once, none lost, nothing sent that the record calls unsent; limits held; `verify` "
-            "finds nothing",
+            "each at most once, none lost, nothing sent that the record calls unsent; limits held; every "
+            "ledger whole",
             saw if not problems else f"{saw}. {'; '.join(problems[:5])}",
             not problems and proof.ok,
         )
@@ -285,7 +285,7 @@ class World:
         proof = verify(self.app.store)
         step = Step(
             "count the calls in the ledger (what arrived, the provider's own list shows)",
-            "each accepted at most once, none lost; `verify` finds nothing",
+            "each accepted at most once, none lost; every ledger whole",
             f"{len(accepted)} deliveries, {sum(claims.values())} calls, {self.said()}; "
             f"{proof.entries} ledger entries proven",
             proof.ok and not duplicates and not lost,
