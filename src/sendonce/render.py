@@ -133,11 +133,7 @@ def load_template(directory: Path, name: str) -> dict[str, TemplateSource]:
     NAME.sms.txt a text message. UTF-8 with or without a byte order mark, any line ends. Raises
     `InvalidInput` for a missing, unknown, unreadable or oversized file.
     """
-    if not _TEMPLATE_NAME.fullmatch(name):
-        raise InvalidInput(
-            f"template name {name[:80]!r} is not allowed: use 1 to 64 letters, digits, - and _",
-            field="template",
-        )
+    check_template_name(name)
     files = _template_files(directory, name)
     email = {part: files[part] for part in ("subject", "text", "html") if part in files}
     if email and ("subject" not in email or len(email) == 1):
@@ -151,6 +147,15 @@ def load_template(directory: Path, name: str) -> dict[str, TemplateSource]:
     if "sms" in files:
         sources["sms"] = TemplateSource("sms", text=files["sms"])
     return sources
+
+
+def check_template_name(name: str) -> None:
+    """Raise `InvalidInput` for what is no name of a template."""
+    if not _TEMPLATE_NAME.fullmatch(name):
+        raise InvalidInput(
+            f"template name {name[:80]!r} is not allowed: use 1 to 64 letters, digits, - and _",
+            field="template",
+        )
 
 
 # Files.

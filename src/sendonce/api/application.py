@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp
 
 from sendonce import telemetry
-from sendonce.api import deliveries, keys, passes, reminders
+from sendonce.api import accounts, deliveries, desk, keys, passes, preferences, reminders, templates
 from sendonce.api.door import Bounds, Door
 from sendonce.api.idempotency import HEADER
 from sendonce.api.problems import MEDIA_TYPE, TITLES, Problem, problem_of, problem_of_http, problem_of_values
@@ -31,7 +31,9 @@ Every request needs a key in `Authorization: Bearer`. What goes wrong is a probl
 `POST` may carry an `Idempotency-Key`: asked again, it answers the same and does nothing twice. Instants are
 ISO 8601 in UTC with microseconds, or null; durations end in `_s` and are seconds."""
 
-RESOURCES: Final = (reminders.resource, deliveries.resource, passes.resource, keys.resource)
+RESOURCES: Final = tuple(
+    each.resource for each in (reminders, deliveries, passes, accounts, desk, preferences, templates, keys)
+)
 """The resources, in the order of the document."""
 
 

@@ -69,6 +69,11 @@ class Caller:
         """The store's time, not this machine's."""
         return self.read(lambda tx: tx.now)
 
+    def needs(self, scope: Scope) -> None:
+        """Raise `Problem` where the key has not this scope."""
+        if scope not in self.key.scopes:
+            raise Problem("forbidden", f"this takes a key with the scope {scope}", scope=scope.value)
+
     def read(self, query: Callable[[Tx], T]) -> T:
         return self.store.read(query)
 
@@ -79,10 +84,9 @@ class Caller:
 
 def _who_may(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
     async def caller(request: Request) -> Caller:
-        key: ApiKey = request.scope[CALLER]
-        if scope not in key.scopes:
-            raise Problem("forbidden", f"this takes a key with the scope {scope}", scope=scope.value)
-        return Caller(request.app.state.program, key)
+        asking = Caller(request.app.state.program, request.scope[CALLER])
+        asking.needs(scope)
+        return asking
 
     return caller
 

@@ -179,12 +179,13 @@ def records_of(store: Store, *, tenant: str, channel: Channel, address: str) -> 
 def list_records(store: Store, *, tenant: str = DEFAULT_TENANT, page: int = 500) -> Iterator[Row]:
     """All records of a tenant, page by page; addresses are masked."""
     after: dict[str, int | str] = {"channel": "", "address_tag": "", "category": "", "kind": ""}
-    while rows := store.read(partial(_list_page, tenant, after, page)):
+    while rows := store.read(partial(page_of, tenant=tenant, after=after, limit=page)):
         yield from rows
         after = {name: rows[-1][name] for name in after}
 
 
-def _list_page(tenant: str, after: Mapping[str, int | str], limit: int, tx: Tx) -> list[Row]:
+def page_of(tx: Tx, tenant: str, after: Mapping[str, int | str], limit: int) -> list[Row]:
+    """A page of the records of a tenant, behind (channel, address_tag, category, kind) of the last one."""
     return tx.rows("preference_list", tenant=tenant, limit=limit, **after)
 
 

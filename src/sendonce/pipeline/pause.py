@@ -102,6 +102,19 @@ class Resumed:
     opened: str = ""
 
 
+def target_of(what: str, name: str, tenant: str = DEFAULT_TENANT) -> Target:
+    """What a person names. Raises `InvalidInput` for a word that is none, and a name too many or missing."""
+    try:
+        scope = Scope(what)
+    except ValueError:
+        raise InvalidInput(
+            f"{what!r:.80} cannot be paused: use one of {', '.join(Scope)}", field="what"
+        ) from None
+    if bool(name) is (scope is Scope.SCHEDULER):
+        raise InvalidInput(f"{scope} {'takes no name' if name else 'needs a name'}", field="name")
+    return Target(scope, name, tenant)
+
+
 def pause(
     store: Store, target: Target, policy: Policy, *, reason: str, actor: str, until: int | None = None
 ) -> Paused:

@@ -19,7 +19,14 @@ from sendonce.core.reminder import AUTOMATIC, DEFAULT_TENANT
 from sendonce.core.segments import Segments
 from sendonce.core.segments import count as count_segments
 from sendonce.ports.store import Row, Store, StoredTemplate, Tx
-from sendonce.render import Rendered, TemplateSource, compile_template, content_hash, load_template
+from sendonce.render import (
+    Rendered,
+    TemplateSource,
+    check_template_name,
+    compile_template,
+    content_hash,
+    load_template,
+)
 from sendonce.template_book import compiled_of, from_store, variables
 
 PREVIEW_DUE: Final = "2026-12-01T09:00:00"
@@ -59,6 +66,7 @@ def add_sources(
     tenant: str = DEFAULT_TENANT,
 ) -> Added:
     """As `add`, from sources by channel."""
+    check_template_name(name)
     for source in sources.values():
         compile_template(source)
     hashes = {Channel(channel): content_hash(_parts(source)) for channel, source in sources.items()}
