@@ -160,7 +160,7 @@ def _frozen_worker(world: World) -> Iterator[Step]:
     world.change(latency_s=[SLOW_S, SLOW_S])
     first = world.worker()
     calls = _in_calls(world)
-    first.freeze()
+    world.freeze(first)
     world.worker()
     world.change(latency_s=[0, 0])
     world.wait_for(

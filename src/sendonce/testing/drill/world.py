@@ -19,6 +19,7 @@ from sendonce.app import App
 from sendonce.client import Client, Result
 from sendonce.core.consent import Kind, NoRecord
 from sendonce.core.delivery import Channel
+from sendonce.core.errors import StoreUnavailable
 from sendonce.core.lifecycle import State
 from sendonce.core.pacing import SECOND
 from sendonce.core.policy import AccountPolicy, UncertainPolicy
@@ -45,6 +46,9 @@ TEXT: Final = "A drill of sendonce: there is nothing to do. [ref:{{ delivery_key
 WITHIN_S: Final = 90.0
 """Far more than anything here takes, also on a busy machine."""
 LOOK_S: Final = 0.05
+FREE_S: Final = 2.0
+"""In this time a store is free that nobody holds up."""
+FREEZES_MAX: Final = 5
 EACH: Final = 2
 """Reminders for each account, where a scenario says nothing else."""
 BY_POLICY: Final = {
@@ -132,6 +136,20 @@ class World:
 
     def scheduler(self) -> Member:
         return self._start(SCHEDULER)
+
+    def freeze(self, one: Member) -> None:
+        """Stop a process where it stands, but not with the file's lock in its hands: then everybody waits for
+        it, nothing is sent, and there is nothing to see."""
+        for _ in range(FREEZES_MAX):
+            one.freeze()
+            try:
+                self.app.store.write(lambda tx: None).result(FREE_S)
+            except (TimeoutError, StoreUnavailable):
+                one.thaw()
+                self.watch(LOOK_S)
+            else:
+                return
+        raise Stuck("the worker had the store's lock whenever it was to be frozen")
 
     def stop(self) -> None:
         """End every process of the scenario in good order."""
