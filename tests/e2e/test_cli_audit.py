@@ -11,7 +11,7 @@ import pytest
 
 from sendonce.core import seal
 from sendonce.testing.sandbox import SandboxClient
-from tests.e2e.command_line import ROOT, Folder
+from tests.e2e.command_line import ROOT, Folder, ended, wait_for
 
 PAGE = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
 ROWS = """\
@@ -141,3 +141,21 @@ def test_a_key_is_never_overwritten(folder: Folder, sandbox: SandboxClient) -> N
     assert "a key is never overwritten" in folder.run("audit", "key", "audit.key", code=2).err
     assert (folder.path / "audit.key").read_bytes() == before
     assert "cannot be written" in folder.run("audit", "key", "no/where", code=2).err
+
+
+def test_a_process_that_schedules_seals_beside_its_work(folder: Folder, sandbox: SandboxClient) -> None:
+    configured(folder, sandbox, f'{SIGNED}\nevery = "1s"\ncheckpoint_every = "1s"')
+    with ended(folder.process("up")) as process:
+        wait_for(lambda: (folder.path / "points").exists())
+        wait_for(lambda: ask(folder, "verify")["seals"]["entries"] >= 8)
+        process.terminate()
+        assert process.wait(20) == 0
+    proof = ask(folder, "verify")
+    assert proof["ok"]
+    assert proof["seals"]["unsigned"] == 0
+
+
+def test_a_process_with_a_key_that_is_none_does_not_begin(folder: Folder, sandbox: SandboxClient) -> None:
+    configured(folder, sandbox)
+    folder.write("audit.key", "none")
+    assert "[audit] key is no Ed25519 private key" in folder.run("up", code=2).err
