@@ -145,8 +145,8 @@ class AccountTable:
         default="",
     )
     sandbox: bool = setting(
-        "Whether the provider gave this account for tests. `sendonce drill --sandbox-account` sends through such "
-        "an account and through no other.",
+        "Whether the provider gave this account for tests. `sendonce drill --sandbox-account` sends through "
+        "such an account and through no other.",
         default=False,
     )
 
