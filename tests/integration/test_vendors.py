@@ -6,6 +6,7 @@ The simulators answer in the shapes that the vendors document; effects are count
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar
@@ -183,7 +184,8 @@ BY_CLASS: Final = {
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[SandboxClient]:
-    with sandbox_in_thread(SandboxSettings(api_token=TOKEN)) as client:
+    settings = SandboxSettings(api_token=TOKEN, events_url="http://127.0.0.1:9/events")
+    with sandbox_in_thread(settings) as client:
         yield client
 
 
@@ -319,6 +321,53 @@ def test_absence_is_believed_only_where_the_lag_is_stated_and_the_message_is_kep
     assert vendor.build(sandbox.http_url, TOKEN).promise.index_lag_s == 1.0
     old = replace(vendor.message(), frozen_at=NOW - 15 * 86_400 * 1_000_000)
     assert look_up(vendor, sandbox, old) == Absent(believable=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "kinds"),
+    [
+        ("resend", "delivered@resend.dev", ["delivered"]),
+        ("resend", "bounced+label@resend.dev", ["bounced"]),
+        ("resend", "complained@resend.dev", ["delivered", "complained"]),
+        ("ses", "success@simulator.amazonses.com", ["delivered"]),
+        ("ses", "bounce@simulator.amazonses.com", ["bounced"]),
+        ("ses", "complaint@simulator.amazonses.com", ["delivered", "complained"]),
+        ("postmark", "HardBounce@bounce-testing.postmarkapp.com", ["bounced"]),
+    ],
+)
+def test_documented_test_addresses_are_accepted_and_told_of_later(
+    name: str, to: str, kinds: list[str], sandbox: SandboxClient
+) -> None:
+    vendor = next(vendor for vendor in VENDORS if vendor.name == name)
+    outcome = send(vendor, sandbox, email(to))
+    assert isinstance(outcome, Accepted)
+    deadline, told = time.monotonic() + 10, list[str]()
+    while len(told) < len(kinds):
+        assert time.monotonic() < deadline, told
+        told = [event["kind"] for event in sandbox.events() if event["receipt"] == outcome.receipt]
+    assert told == kinds
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("notify", sms("+447700900111")),
+        ("notify-email", email("simulate-delivered-2@notifications.service.gov.uk")),
+    ],
+)
+def test_notifys_smoke_recipients_are_accepted_and_never_sent(
+    name: str, message: Message, sandbox: SandboxClient
+) -> None:
+    vendor = next(vendor for vendor in VENDORS if vendor.name == name)
+    assert isinstance(send(vendor, sandbox, message), Accepted)
+    assert sandbox.effects() == []
+    assert look_up(vendor, sandbox, message) == Absent(believable=True)
+
+
+def test_postmarks_test_token_validates_and_never_sends(sandbox: SandboxClient) -> None:
+    vendor = next(vendor for vendor in VENDORS if vendor.name == "postmark")
+    assert isinstance(send(vendor, sandbox, token="POSTMARK_API_TEST"), Accepted)
+    assert sandbox.effects() == []
 
 
 @pytest.mark.parametrize("minutes", [-10, 10])

@@ -62,6 +62,7 @@ class Request(NamedTuple):
     fingerprint  equal for equal requests; tells a key that is used for another body
     receipt      makes the provider's message id from its running number
     screened     the recipients were judged already (SMTP does so at RCPT)
+    simulated    accepted and never sent: an address or a credential that a vendor keeps for tests
     """
 
     recipients: tuple[str, ...]
@@ -74,6 +75,7 @@ class Request(NamedTuple):
     callback: str = ""
     account: str = ""
     screened: bool = False
+    simulated: bool = False
 
 
 class Verdict(NamedTuple):
@@ -297,7 +299,9 @@ class Channel:
 
     def _accept(self, request: Request, latency_s: float, delay_s: float) -> Verdict:
         receipts = [request.receipt(self._next_number()) for _ in request.recipients]
-        if delay_s > 0:
+        if request.simulated:
+            pass
+        elif delay_s > 0:
             self._later(delay_s, lambda: self._take(request, receipts))
         else:
             self._take(request, receipts)

@@ -16,6 +16,7 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,6 +32,17 @@ POST_TIMEOUT_S = 5.0
 POSTS_AT_ONCE_MAX = 64
 TWILIO_STATUS = {"sent": "sent", "delivered": "delivered", "bounced": "undelivered"}
 TWILIO_UNREACHABLE = "30003"
+
+# What vendors keep for tests: resend.com/docs/dashboard/emails/send-test-emails, docs.aws.amazon.com/ses
+# send-an-email-from-console (the mailbox simulator), postmarkapp.com generate-fake-bounces.
+BOUNCING = re.compile(
+    r"bounced(\+[^@]*)?@resend\.dev|(bounce|suppressionlist)(\+[^@]*)?@simulator\.amazonses\.com"
+    r"|hard_?bounce@bounce-testing\.postmarkapp\.com",
+    re.IGNORECASE,
+)
+COMPLAINING = re.compile(
+    r"complained(\+[^@]*)?@resend\.dev|complaint(\+[^@]*)?@simulator\.amazonses\.com", re.IGNORECASE
+)
 
 
 @dataclass(slots=True)
@@ -94,8 +106,10 @@ class EventPoster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _story(self, channel: Channel, effect: Effect) -> list[str]:
-        if channel.bounces(effect.to):
+        if channel.bounces(effect.to) or BOUNCING.fullmatch(effect.to):
             return ["bounced"]
+        if COMPLAINING.fullmatch(effect.to):
+            return ["delivered", "complained"]
         if channel.name == "email" and channel.strikes("events.complained"):
             return ["delivered", "complained"]
         return ["delivered"]

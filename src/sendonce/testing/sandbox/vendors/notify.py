@@ -23,6 +23,8 @@ from sendonce.testing.sandbox.shapes import E164, Malformed
 from sendonce.testing.sandbox.vendors.vendor import Said, Vendor, json_in, text_in
 
 TOKEN_S = 30
+# "will not send a real message ... or persist the notification": docs, Smoke testing
+SMOKE = re.compile(r"\+447700900(000|111|222)|simulate-delivered(-[23])?@notifications\.service\.gov\.uk")
 TEMPLATE = re.compile(r"/v2/template/[0-9a-f-]{36}")
 
 
@@ -66,6 +68,7 @@ class Notify(Vendor):
             contents=(shown["text"], "", shown.get("subject", "")),
             receipt="740e5834-3a29-46b4-9a6f-{:012x}".format,
             reference=text_in(data, "reference"),
+            simulated=SMOKE.fullmatch(to) is not None,
         )
 
     def accepted(self, request: Request, receipt: str, at: int) -> tuple[int, bytes]:
