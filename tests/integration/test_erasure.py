@@ -262,6 +262,34 @@ def test_the_audit_names_nobody_and_erasing_again_changes_nothing() -> None:
     assert WHO not in json.dumps([dict(row) for row in audit])
 
 
+def test_one_that_was_killed_is_finished_by_a_scheduler() -> None:
+    world = World("N")
+    keys = [_schedule(world, f"r-{nth}", due_in_s=1e6) for nth in range(2 * erasure.PAGE)]
+
+    def killed(done: erasure.Erased) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        erasure.erase(
+            world.store,
+            WHO,
+            policy=world.policy,
+            tenant=TENANT,
+            reason="asked",
+            actor="operator:ann",
+            may_write=True,
+            progress=killed,
+        )
+    states = Counter(world.state(key) for key in keys)
+    assert states == {State.CANCELLED: erasure.PAGE, State.SCHEDULED: erasure.PAGE}
+    Retention(world.store, world.policy, Keep()).step()
+    assert {world.state(key) for key in keys} == {State.CANCELLED}
+    assert not world.read(lambda tx: tx.removals.asked(9))
+    assert not world.read(
+        lambda tx: tx.preferences.of([(TENANT, "email", world.tag(Channel.EMAIL, ADDRESS))])
+    )
+
+
 def test_nobody_is_known_by_this_id() -> None:
     with pytest.raises(NotFound, match="nothing is known"):
         _erase(World("N"))

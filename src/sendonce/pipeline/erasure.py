@@ -40,8 +40,8 @@ from sendonce.ports.store import Delivery, Erasure, HandedIn, Store, Tx
 from sendonce.preparation import name_of_person
 from sendonce.withdrawal import Answer, check_reason, judge, withdraw, withdraw_refused
 
-PAGE: Final = 25
-"""Deliveries in one unit, each with its ledger read: about 5 ms of the write lock."""
+PAGE: Final = 8
+"""Deliveries in one unit, each with its ledger read: some 5 ms of the write lock."""
 HANDED_PAGE: Final = 200
 REASON: Final = "erased"
 """The coded reason in the ledger; what the person who asked wrote stands in the audit."""

@@ -110,8 +110,3 @@ FROM removed WHERE tombstone > :after AND tombstone <= :upto ORDER BY tombstone,
 SELECT channel, category, account, state, count(*) AS count FROM removed
 WHERE due_at >= :start AND due_at < :end AND (:tenant = '' OR tenant = :tenant)
 GROUP BY channel, category, account, state;
-
--- When what a reminder was is gone: the removals that took it.
--- name: view_removed_of
-SELECT state, channel, t.at AS at FROM removed r JOIN tombstone t ON t.number = r.tombstone
-WHERE r.identity = :identity ORDER BY r.delivery_id LIMIT :limit;
