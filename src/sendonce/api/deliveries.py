@@ -25,7 +25,7 @@ from sendonce.pipeline.story import Story, record, story
 resource = Resource("deliveries", "Deliveries: found, told, and as they are recorded.")
 
 Key = Annotated[
-    str, Path(description="The delivery key, percent-encoded.", examples=["shipment-4821:customer-73:sms"])
+    str, Path(description="The delivery key, percent-encoded.", examples=["shipment-4821:customer-73:email"])
 ]
 Text = Annotated[str, Query(max_length=200)]
 Time = Annotated[str, Query(description="A time with its offset, or in the tenant's zone.", max_length=80)]

@@ -24,7 +24,9 @@ KEYS_MAX = 1_000
 
 resource = Resource("desk", "Dead letters and redrives, uncertain deliveries and resolutions.")
 
-Key = Annotated[str, Path(description="The delivery key, percent-encoded.", examples=["r-1:c-1:sms"])]
+Key = Annotated[
+    str, Path(description="The delivery key, percent-encoded.", examples=["shipment-4821:customer-73:email"])
+]
 Text = Annotated[str, Query(max_length=200)]
 
 

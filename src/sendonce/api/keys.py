@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import Path
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from sendonce.api.program import Caller, MayAdmin
 from sendonce.api.routing import Resource
@@ -22,6 +22,10 @@ Prefix = Annotated[str, Path(description="Of the key.", max_length=80, examples=
 class KeyAsked(Asked):
     """A key to be, of the tenant of whoever asks."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "shop-backend", "scopes": ["schedule", "read"]}]}
+    )
+
     name: str = Field(description="Who uses it.", examples=["shop-backend"])
     scopes: list[str] = Field(
         description="What it is for; none implies another.", examples=[["schedule", "read"]]
@@ -32,6 +36,10 @@ class KeyAsked(Asked):
 
 class KeyReplaced(Asked):
     """A key is replaced by a new one."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"prefix": "k2m4n6p7q3r5", "reason": "the yearly change"}]}
+    )
 
     prefix: str = Field(description="Of the key that is replaced.", examples=["k2m4n6p7q3r5"])
     reason: Reason

@@ -153,7 +153,7 @@ def list_passes(caller: MayOperate, limit: Limit = LIMIT, cursor: Cursor = "") -
 
 @resource.get("/passes/{run}", Scope.OPERATE)
 def read_pass(
-    run: Annotated[int, Path(ge=1, le=2**53, description="Its number.")], caller: MayOperate
+    run: Annotated[int, Path(ge=1, le=2**53, description="Its number.", examples=[1])], caller: MayOperate
 ) -> PassSaid:
     """One pass. `finished_at` null: it is running, or was killed."""
     found = caller.read(lambda tx: pass_of(tx, run))

@@ -47,6 +47,19 @@ class PreferenceAsked(Asked):
 class PreferencesAsked(Asked):
     """Up to 10,000 records. One that is wrong stops no other."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "records": [
+                        {"address": "ann@example.com", "kind": "opt_out", "evidence": "ticket 7"},
+                        {"address": "ann@example.com", "kind": "suppressed", "source": "crm"},
+                    ]
+                }
+            ]
+        }
+    )
+
     records: list[PreferenceAsked] = Field(min_length=1, max_length=RECORDS_MAX)
 
 
