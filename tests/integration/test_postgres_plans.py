@@ -63,7 +63,6 @@ BY: Final = {
     "removed_find": "removed_identity",
     "import_forget": "reminder_made_by",
     "view_tombstones": "tombstone_pkey",
-    "view_removed_of": "removed_identity",
     "reminder_find": "reminder_tenant_reminder_customer_key",
     "view_ledger": "ledger_delivery_id_seq_key",
     "view_desk": "agenda_attention",
