@@ -120,6 +120,7 @@ def test_a_handful_of_seeds_goes_to_many_places_and_to_none_that_is_not_known() 
 def outcome(struck: list[str], kinds: list[str], deliveries: int) -> Outcome:
     return Outcome(
         seed=1,
+        asked=30,
         profile="p",
         counts=Counts(deliveries),
         crashes=0,

@@ -14,7 +14,7 @@ from sendonce.testing.simulator.process import Process
 
 
 def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, None]]) -> VirtualLoop:
-    loop = VirtualLoop()
+    loop = VirtualLoop()  # type: ignore[abstract]  # what it has not got, nobody here asks for
     try:
         loop.run_until_complete(main(loop))
     finally:

@@ -46,7 +46,7 @@ def simulate(
     ] = "standard",
     store: Annotated[str, typer.Option(help="memory, or file: a real file of SQLite.")] = "memory",
     deliveries: Annotated[
-        int, typer.Option(help="In each seed; 0: as the profile says.", min=0, max=5_000)
+        int, typer.Option(help="In each seed; 0: as many as its world has the pace for.", min=0, max=5_000)
     ] = 0,
     jobs: Annotated[int, typer.Option(help="Seeds at a time; 0: one for each core.", min=0, max=256)] = 0,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest history of a seed that fails.")] = True,
@@ -67,7 +67,11 @@ def simulate(
             total.add(outcome)
             bar.to(total.seeds, last - first + 1)
             if not outcome.ok:
-                _tell_failure(screen, outcome, profile, shrink=shrink and len(total.failed) <= SHOWN_MAX)
+                again = f"sendonce simulate --seeds {outcome.seed} --faults {profile.name}"
+                again += f" --deliveries {deliveries}" if deliveries else ""
+                again += f" --store {store}" if store != "memory" else ""
+                shown = shrink and len(total.failed) <= SHOWN_MAX
+                _tell_failure(screen, outcome, profile, again, shrink=shown)
     return _tell(screen, total, profile)
 
 
@@ -161,8 +165,7 @@ def _one(work: tuple[int, Profile, bool]) -> Outcome:
         return run_seed(seed, profile, path=Path(folder) / "simulated.db")
 
 
-def _tell_failure(screen: Screen, outcome: Outcome, profile: Profile, *, shrink: bool) -> None:
-    again = f"sendonce simulate --seeds {outcome.seed} --faults {profile.name}"
+def _tell_failure(screen: Screen, outcome: Outcome, profile: Profile, again: str, *, shrink: bool) -> None:
     screen.say(f"seed {outcome.seed} fails: {outcome.broken[0]}", style=BAD)
     screen.say(f"  again: {again}")
     if shrink:

@@ -67,12 +67,11 @@ class UnreliableQueue:
 
     async def pull(self, limit: int, wait_s: float) -> list[Hint]:
         ready = [held for held in self._held.values() if held.visible_at <= self._now]
-        if self._faults.reorder:
-            self._random.shuffle(ready)
-        for held in ready[:limit]:
+        some = self._random.sample(ready, min(limit, len(ready))) if self._faults.reorder else ready[:limit]
+        for held in some:
             held.visible_at = self._now + self._faults.redeliver_s
-        self.delivered += len(ready[:limit])
-        return [held.hint for held in ready[:limit]]
+        self.delivered += len(some)
+        return [held.hint for held in some]
 
     async def ack(self, hints: Sequence[Hint]) -> None:
         for hint in hints:

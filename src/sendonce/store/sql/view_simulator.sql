@@ -6,6 +6,9 @@ SELECT l.id, l.seq, l.at, l.event, l.body, l.hash,
        d.head AS row_head
 FROM ledger l JOIN delivery d ON d.id = l.delivery_id WHERE l.id > :after ORDER BY l.id LIMIT :limit;
 
+-- name: view_simulator_last
+SELECT max(id) AS id FROM ledger;
+
 -- name: view_simulator_ledger
 SELECT id, delivery_id, seq, at, event, body, hash FROM ledger ORDER BY id;
 

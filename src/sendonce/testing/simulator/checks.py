@@ -26,6 +26,7 @@ from sendonce.testing.simulator.coverage import NOTES, UNROUTED, Coverage, legal
 
 WORDS_OF_PEOPLE: Final = frozenset({State.NOT_SENT, State.ASSUMED_SENT})
 UNSENT_ENDS: Final = frozenset({State.CANCELLED, State.SUPPRESSED, State.EXPIRED, State.DEAD, State.REJECTED})
+AT_REST: Final = ENDED | {State.UNCERTAIN}
 PAGE: Final = 500
 FIRST: Final = Standing(State.SCHEDULED)
 
@@ -111,6 +112,18 @@ def _remember_outside(shadow: Shadow, lost: Shadow) -> None:
     shadow.beyond = lost.beyond or ended or new or shadow.standing.version != lost.standing.version
 
 
+def _counted_from(before: Standing, standing: Standing) -> Standing:
+    """With its epoch and version counted from those of `before`."""
+    return Standing(
+        standing.state,
+        standing.epoch - before.epoch,
+        standing.version - before.version,
+        standing.maybe,
+        standing.permit,
+        standing.ending,
+    )
+
+
 class Checker:
     """`classes`: account -> provider class. `now_s`: virtual time."""
 
@@ -126,6 +139,7 @@ class Checker:
         self._now_s = now_s
         self._last = 0
         self._over_limit = 0
+        self._open: dict[str, None] = {}
 
     def broke(self, what: str, *, kind: str = "stage failed", key: str = "") -> None:
         self.broken.append(Broken(kind, what, self._now_s(), key))
@@ -135,6 +149,9 @@ class Checker:
 
     def news(self, tx: Tx) -> list[Row]:
         """Asked at the end of a unit: what it added to the ledger."""
+        (newest,) = tx.rows("view_simulator_last")  # most units add nothing, and this is cheap to ask
+        if newest["id"] is None or newest["id"] == self._last:
+            return []
         rows = page = tx.rows("view_simulator_since", after=self._last, limit=PAGE)
         while len(page) == PAGE:
             page = tx.rows("view_simulator_since", after=int(page[-1]["id"]), limit=PAGE)
@@ -185,6 +202,10 @@ class Checker:
         shadow.was_uncertain |= after.state is State.UNCERTAIN
         shadow.standing, shadow.seq, shadow.head = after, int(row["seq"]), str(row["hash"])
         shadow.account, shadow.tag = str(row["account"]), str(row["address_tag"])
+        if after.state in AT_REST:
+            self._open.pop(key, None)
+        else:
+            self._open[key] = None
         return Seen(shadow, event)
 
     def _step(self, shadow: Shadow, event: Event, after: Standing) -> None:
@@ -194,8 +215,8 @@ class Checker:
             if after != before:
                 self.broke(f"{shadow.key}: {event} moved {before} to {after}", kind="table", key=shadow.key)
             return
-        moved = replace(after, epoch=after.epoch - before.epoch, version=after.version - before.version)
-        rule = legal(replace(before, epoch=0, version=0), event, class_).get(moved)
+        moved = _counted_from(before, after)
+        rule = legal(_counted_from(before, before), event, class_).get(moved)
         if rule is None:
             self.broke(
                 f"{shadow.key}: no {event} leads from {before} to {after} in class {class_}",
@@ -255,11 +276,20 @@ class Checker:
             else:
                 self._lost[key] = shadow
         self.shadows = before.shadows
+        self._open = {
+            key: None for key, shadow in self.shadows.items() if shadow.standing.state not in AT_REST
+        }
 
     def _known(self, key: str) -> Shadow:
         return self.shadows[key] if key in self.shadows else self._lost[key]
 
     # At the providers
+
+    def delicacy(self, key: str) -> float:
+        """How much rather something should go wrong with this one's call: the moment is worse than others
+        where it may have been sent before, and where somebody was told that it is being taken back."""
+        standing = self._known(key).standing
+        return 1.0 + 2.0 * standing.maybe + 5.0 * (standing.ending is not Ending.NONE)
 
     def departed(self, key: str, send_key: str) -> None:
         """A first byte leaves."""
@@ -293,11 +323,7 @@ class Checker:
     @property
     def open(self) -> list[Shadow]:
         """What has not ended. UNCERTAIN waits for a person, and has ended as far as we can end it."""
-        return [
-            shadow
-            for shadow in self.shadows.values()
-            if shadow.standing.state not in ENDED and shadow.standing.state is not State.UNCERTAIN
-        ]
+        return [self.shadows[key] for key in self._open]
 
     def finish(self, *, whole: bool = True) -> Counts:
         """Everything that can only be asked of the whole; `whole` False: the run was cut short."""

@@ -1,6 +1,7 @@
 """What can go wrong, how often, and the dice that say when.
 
-Every decision of a run is drawn for a named place ("w1 store 17"), by hashing the seed with that name.
+Every decision of a run is drawn for a named place ("w1 store"), from numbers that begin with a hash of the
+seed and that name.
 So a decision does not depend on how many were drawn before it elsewhere: leave one fault out, and the
 others still strike where they did, as far as they are still reached. That is what makes a long failing
 history shrink to a short one.
@@ -12,13 +13,14 @@ hides what two faults alone would show.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
 T = TypeVar("T")
+
+_64_BITS: Final = (1 << 64) - 1
 
 
 class Fault(StrEnum):
@@ -77,6 +79,7 @@ class Fault(StrEnum):
     OPT_OUT = "opt-out"
     OPT_IN = "opt-in"
     UPDATE = "update"
+    RESCHEDULE = "rescheduled"
     REPEAT = "the same request again"
     UNDO = "cancelled by a file, and back"
     REDRIVE = "redrive"
@@ -99,7 +102,7 @@ _STORE: Final = {
     Fault.SLOW_COMMIT: 0.02,
     Fault.DAMAGED_TEXT: 0.02,
     Fault.STORE_AWAY: 0.02,
-    Fault.FAILOVER: 0.06,
+    Fault.FAILOVER: 0.1,
 }
 _NETWORK: Final = {
     Fault.NO_CONNECTION: 0.02,
@@ -114,10 +117,10 @@ _PROVIDER: Final = {
             Fault.RATE, Fault.RATE_TIMED, Fault.CONCURRENCY, Fault.CONCURRENCY_TIMED, Fault.RECIPIENT,
             Fault.RECIPIENT_TIMED, Fault.UNDECLARED, Fault.UNDECLARED_TIMED,
         ),
-        0.006,
+        0.01,
     ),
-    Fault.QUOTA: 0.0008,
-    Fault.QUOTA_TIMED: 0.003,
+    Fault.QUOTA: 0.002,
+    Fault.QUOTA_TIMED: 0.006,
     Fault.ACCOUNT_ERROR: 0.015,
     Fault.REJECTED: 0.02,
     Fault.SUPPRESSED_THERE: 0.01,
@@ -142,6 +145,7 @@ _PEOPLE: Final = {
     Fault.OPT_OUT: 0.035,
     Fault.OPT_IN: 0.5,
     Fault.UPDATE: 0.06,
+    Fault.RESCHEDULE: 0.05,
     Fault.REPEAT: 0.05,
     Fault.UNDO: 0.03,
     Fault.REDRIVE: 0.4,
@@ -164,7 +168,7 @@ class Profile:
     """How often each fault strikes, from 0 to 1 for each time that it could.
 
     share         the share of the faults that one seed takes
-    deliveries    about so many in one seed
+    deliveries    so many in each seed; 0: as many as its world has the pace for
     active_s      for so long deliveries fall due and faults strike; then all must end by itself
     beyond        pauses before the first byte last longer than the promise covers
     """
@@ -172,7 +176,7 @@ class Profile:
     name: str
     chances: Mapping[Fault, float] = field(default_factory=dict)
     share: float = 0.6
-    deliveries: int = 250
+    deliveries: int = 0
     active_s: float = 60.0
     beyond: bool = False
 
@@ -210,7 +214,7 @@ class Dice:
         self._key = hashlib.blake2b(f"{profile.name} {seed}".encode(), digest_size=32).digest()
         self._without = without
         self._now_s = now_s
-        self._drawn: Counter[str] = Counter()
+        self._places: dict[str, list[int]] = {}
         self._chances = {
             fault: chance
             for fault, chance in profile.chances.items()
@@ -219,11 +223,26 @@ class Dice:
         self.struck: list[Struck] = []
         self.striking = True
 
+    def scale(self, faults: Set[Fault], factor: float) -> None:
+        """Make these rarer, or more frequent, in this run."""
+        for fault in self._chances.keys() & faults:
+            self._chances[fault] *= factor
+
     def chance(self, place: str) -> float:
-        """A number in [0, 1), the next one of this place."""
-        number = self._drawn[place] = self._drawn[place] + 1
-        digest = hashlib.blake2b(f"{place} {number}".encode(), digest_size=8, key=self._key).digest()
-        return (int.from_bytes(digest, "big") >> 11) / 9007199254740992.0
+        """A number in [0, 1), the next one of this place.
+
+        By splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014), since a run
+        draws a hundred times for each delivery.
+        """
+        drawn = self._places.get(place)
+        if drawn is None:
+            digest = hashlib.blake2b(place.encode(), digest_size=8, key=self._key).digest()
+            drawn = self._places[place] = [int.from_bytes(digest, "big"), 0]
+        drawn[0] = state = (drawn[0] + 0x9E3779B97F4A7C15) & _64_BITS
+        drawn[1] += 1
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _64_BITS
+        return ((state ^ (state >> 31)) >> 11) / 9007199254740992.0
 
     def between(self, place: str, low: float, high: float) -> float:
         return low + (high - low) * self.chance(place)
@@ -244,23 +263,26 @@ class Dice:
         usual = self._chances.get(fault)
         if usual is None or not self.striking:
             return False
-        if self.chance(f"{place} {fault}") >= usual * weight:
+        own = f"{place} {fault.value}"
+        if self.chance(own) >= usual * weight:
             return False
-        id_ = f"{place} {fault} {self._drawn[f'{place} {fault}']}"
+        id_ = f"{own} {self._places[own][1]}"
         if id_ in self._without:
             return False
         self.struck.append(Struck(id_, fault, self._now_s(), what or place))
         return True
 
-    def which(self, faults: Sequence[Fault], place: str, what: str = "") -> Fault | None:
+    def which(
+        self, faults: Sequence[Fault], place: str, what: str = "", *, weight: float = 1.0
+    ) -> Fault | None:
         """The first of these that strikes, by one draw: they exclude each other."""
         if not self.striking:
             return None
         drawn = self.chance(place)
         for fault in faults:
-            drawn -= self._chances.get(fault, 0.0)
+            drawn -= self._chances.get(fault, 0.0) * weight
             if drawn < 0.0:
-                id_ = f"{place} {self._drawn[place]}"
+                id_ = f"{place} {self._places[place][1]}"
                 if id_ in self._without:
                     return None
                 self.struck.append(Struck(id_, fault, self._now_s(), what or place))

@@ -30,8 +30,10 @@ from sendonce.testing.simulator.faults import Dice, Fault
 
 SECOND: Final = 1_000_000
 TEMPLATE: Final = "t"
-ADDRESSES: Final = 60
+EXPIRIES_S: Final = (12, 20, 40, 90, 240)
+ADDRESSES_MIN: Final = 60
 BATCH: Final = 20
+BATCHES: Final = 25
 GROUPS: Final = 4
 ACTOR: Final = "operator:simulated"
 SOON: Final = (0.0, 0.0, 0.002, 0.03, 0.3, 3.0, 12.0)
@@ -43,15 +45,24 @@ Deed = Callable[[Store, TemplateBook], None]
 _LATER_WEIGHT: Final = {
     Event.SCHEDULED: 0.4,
     Event.PUBLISHED: 0.4,
-    Event.CLAIMED: 1.0,
+    Event.CLAIMED: 2.0,
     Event.ACCEPTED: 0.1,
     Event.DEFERRED: 1.0,
 }
 """How likely somebody is to act on what has just happened, beside 3 for all that is rare."""
 
 
-_DOUBTS: Final = (Event.UNKNOWN, Event.CLAIMED, Event.KEY_DIED, Event.NOT_SENT, Event.ASSUMED_SENT)
-"""After these, somebody may ask the provider by telephone, and bring a receipt."""
+_DOUBTS: Final = {
+    Event.UNKNOWN: 0.5,
+    Event.CLAIMED: 0.5,
+    Event.KEY_DIED: 0.5,
+    Event.PERMITTED: 1.0,
+    Event.NOT_SENT: 2.0,
+    Event.ASSUMED_SENT: 2.0,
+}
+"""After these, somebody may ask the provider by telephone, and bring a receipt: how likely."""
+LOST_TRACK: Final = 4.0
+"""The same for what the store knows to be in doubt and not where it went."""
 _STORED: Final = frozenset({State.QUEUED, State.RECONCILING})
 """While it stands so, its stored text is needed once more."""
 _WORDS: Final = {
@@ -77,6 +88,7 @@ class People:
     asked: dict[str, Asked] = field(default_factory=dict)
     _due_s: dict[str, float] = field(default_factory=dict)
     _sound: dict[tuple[int, int], Content] = field(default_factory=dict)
+    _expiries: int = 0
     _over: bool = False
 
     # Callers
@@ -84,29 +96,30 @@ class People:
     def take_in(self, count: int, active_s: float) -> None:
         """All reminders of the run, in a few batches, some of them long before they are due."""
         batch: list[Asked] = []
+        self._expiries = self.dice.pick("expiries", (3, 4, 5))
+        full = max(BATCH, count // BATCHES)
         for number in range(count):
             if self.dice.keeps(f"delivery {number}"):
-                batch.append(self._reminder(number, active_s))
-            if len(batch) == BATCH or number == count - 1:
+                batch.append(self._reminder(number, count, active_s))
+            if len(batch) == full or number == count - 1:
                 first_s = min((self._due_s[each.reminder] for each in batch), default=0.0)
                 self.do(
                     max(0.0, first_s - self.dice.between("take in", -2.0, 20.0)), self._admit(tuple(batch))
                 )
                 batch = []
 
-    def _reminder(self, number: int, active_s: float) -> Asked:
+    def _reminder(self, number: int, count: int, active_s: float) -> Asked:
         place = f"delivery {number}"
         dice, accounts = self.dice, list(self.policy.accounts.values())
         # In order of due time, with a crowd at the start: everything falls due at nine.
-        due_s = 1.0 + active_s * 0.9 * (
-            number / 400 if number < 40 else number / 1_000 + dice.chance(place) * 0.85
-        )
+        part = number / count
+        due_s = 1.0 + active_s * 0.9 * (part / 1.6 if part < 0.16 else part / 4 + dice.chance(place) * 0.85)
         account = dice.pick(f"{place} account", accounts)
         category = (
             f"{account.name}{dice.pick(f'{place} policy', ('', '', '', '-resend', '-resend', '-assume'))}"
         )
-        expires_s = dice.pick(f"{place} expiry", (12, 20, 40, 90, 240))
-        address = int(dice.chance(f"{place} address") * ADDRESSES)
+        expires_s = dice.pick(f"{place} expiry", EXPIRIES_S[: self._expiries])
+        address = int(dice.chance(f"{place} address") * max(ADDRESSES_MIN, count // 4))
         asked = Asked(
             reminder=f"r{number}",
             customer=f"c{number}",
@@ -121,7 +134,7 @@ class People:
         if account.channel is Channel.EMAIL:
             asked = replace(asked, email=f"a{address}@example.com")
         else:
-            asked = replace(asked, phone=f"+12025550{100 + address}")
+            asked = replace(asked, phone=f"+1202555{100 + address:04}")
         self.asked[asked.reminder] = asked
         self._due_s[asked.reminder] = due_s
         return asked
@@ -157,11 +170,15 @@ class People:
             self._soon(place, self._record(key, Kind.OPT_OUT))
             if self.dice.strikes(Fault.OPT_IN, key):
                 self.do(self.dice.between(key, 1.0, 20.0), self._record(key, Kind.OPT_IN))
-        if event in _DOUBTS and self._strikes(Fault.SAY_SENT_PROVEN, place, key, 0.5):
+        lost_track = shadow.standing.maybe and not shadow.account
+        proof = LOST_TRACK if lost_track else _DOUBTS.get(event, 0.0)
+        if proof and self._strikes(Fault.SAY_SENT_PROVEN, place, key, proof):
             self._soon(place, self._say(key, Fault.SAY_SENT_PROVEN))
         if event is Event.UNRESOLVED and self._strikes(Fault.CLOCK_BACK, place, key, 5.0):
             # Its expiry lies in the future once more.
             self.step_clock(-60.0)
+        if event is Event.PERMITTED and self._strikes(Fault.CLOCK_FORWARD, place, key, 0.5):
+            self.step_clock(90.0)
         if event is Event.HELD and self.dice.chance(f"{place} mended") < 0.5:
             self._soon(place, self._resume(pause.Target(pause.Scope.ACCOUNT, shadow.account)))
         if state in _STORED and self._strikes(Fault.DAMAGED_TEXT, place, key, weight):
@@ -186,6 +203,11 @@ class People:
         if dice.strikes(Fault.UPDATE, key):
             changed = replace(asked, data={"name": "Bob"})
             self.do(dice.between(key, 0.0, wait_s + 3.0), self._admit((changed,), Mode.UPDATE))
+        if dice.strikes(Fault.RESCHEDULE, key):
+            at_s = dice.between(key, 0.0, wait_s + 3.0)
+            due_s = dice.between(key, 0.0, 20.0)
+            moved = replace(asked, due=_spell(self.now() + int((at_s + due_s) * SECOND)))
+            self.do(at_s, self._admit((moved,), Mode.UPDATE))
         if dice.strikes(Fault.UNDO, key):
             at_s = dice.between(key, 0.0, wait_s + 1.0)
             self.do(at_s, self._cancel(key, UNDONE))
@@ -305,6 +327,9 @@ class People:
     def fail_over(self, store: Store) -> None:
         """The store went back to an earlier state: somebody looks into it, and lets it go."""
         store.read(self._forget_texts)
+        if self.dice.strikes(Fault.BAD_TEMPLATE, "failover", weight=4.0):
+            self.do(0.0, self.add_template("{{ nobody_gives_this }}"))
+            self.do(self.dice.between("mend", 10.0, 30.0), self.add_template("{{ name }}"))
         self.do(self.dice.between("release", 0.5, 25.0), self.release)
 
     def release(self, store: Store, book: TemplateBook) -> None:

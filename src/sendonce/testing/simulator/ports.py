@@ -29,6 +29,8 @@ SECOND: Final = 1_000_000
 BOOTED_US: Final = 1_000 * SECOND
 IDLE_WEIGHT: Final = 0.05
 """How much rarer a fault is at a call that changes nothing: most calls of a poller do not."""
+READS_WITH_OTHERS: Final = 0.4
+"""The share of a synchronous stage's reads before which others may act, and which may fail."""
 NEWS_LOST: Final = 0.5
 """The share of news that nobody hears: the rest must be found by looking."""
 
@@ -105,8 +107,12 @@ class StorePort:
         return future
 
     def read(self, query: Callable[[Tx], T]) -> T:
+        """On the side, others come in between now and then; each time would cost two turns of threads."""
         self._process.check()
-        return self._process.side.ask(self._read(query)) if self._process.side.here else self._read_now(query)
+        process = self._process
+        if process.side.here and self._ground.dice.chance(f"{process.name} reads") < READS_WITH_OTHERS:
+            return process.side.ask(self._read(query))
+        return self._read_now(query)
 
     def listen(self, hear: Callable[[str], None]) -> Listening:
         """The news of all processes, as on PostgreSQL."""

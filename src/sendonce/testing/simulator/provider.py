@@ -98,6 +98,8 @@ class SimulatedAccount:
     starts: deque[int] = field(default_factory=deque)
     spell: Fault | None = None
     _keys: dict[str, Taken] = field(default_factory=dict)
+    _unfindable: set[str] = field(default_factory=set)
+    """About these it does not answer as long as the bad days last."""
 
     @property
     def name(self) -> str:
@@ -147,7 +149,12 @@ class SimulatedAccount:
 
     def _decide(self, message: Message) -> Outcome:
         dice, place = self.ground.dice, f"{self.name} answer"
-        refusal = self.spell or dice.which(REFUSALS, place, f"{self.name} to {message.delivery_key}")
+        refusal = self.spell or dice.which(
+            REFUSALS,
+            place,
+            f"{self.name} to {message.delivery_key}",
+            weight=self.ground.checker.delicacy(message.delivery_key),
+        )
         if refusal is not None:
             return self._refuse(refusal)
         known = self._keys.get(message.send_key) if self._has_key else None
@@ -205,7 +212,12 @@ class SimulatedAccount:
         """What a search by our reference shows now."""
         if not self.promise.lookup:
             return NoAnswer("unsupported")
-        if self.ground.dice.strikes(Fault.LOOKUP_DOWN, f"{self.name} look-up", self.name):
+        dice, place = self.ground.dice, f"{self.name} look-up"
+        if message.send_key in self._unfindable and dice.striking:
+            return NoAnswer("503")
+        if dice.strikes(Fault.LOOKUP_DOWN, place, self.name):
+            if dice.chance(f"{place} for long") < 0.3:
+                self._unfindable.add(message.send_key)
             return NoAnswer("503")
         now = self.ground.loop.now_us
         for one in self.taken:
@@ -239,7 +251,12 @@ class ProviderPort:
         if dice.strikes(Fault.NO_CONNECTION, place, f"{process.id} for {message.delivery_key}"):
             await asyncio.sleep(connect_s * 100)
             return Failed(Reason.CONNECTION, "refused")
-        if dice.strikes(Fault.SLOW, f"{place} connect", f"{process.id} connects for {message.delivery_key}"):
+        if dice.strikes(
+            Fault.SLOW,
+            f"{place} connect",
+            f"{process.id} connects for {message.delivery_key}",
+            weight=ground.checker.delicacy(message.delivery_key),
+        ):
             connect_s = dice.between(f"{place} connect slow", 0.0, 1.5 * self.promise.timeout_s)
         await asyncio.sleep(connect_s)
         try:

@@ -48,7 +48,7 @@ def shrink(
     `run` stands in for `run_seed`. The outcome that comes back has failed too.
     """
     trial = _Trial(failed, profile, trials_max, progress, run or _run)
-    deliveries = [f"delivery {number}" for number in range(profile.deliveries)]
+    deliveries = [f"delivery {number}" for number in range(failed.asked)]
     trial.reduce([struck.id for struck in failed.struck if struck.at_s > failed.broken[0].at_s])
     trial.reduce([struck.id for struck in trial.best.struck])
     trial.reduce(deliveries)

@@ -40,7 +40,7 @@ from sendonce.testing.simulator.loop import Stuck, VirtualLoop
 from sendonce.testing.simulator.people import Deed, People
 from sendonce.testing.simulator.ports import SECOND, Ground, QueuePort, SimulatedClock, StorePort, Transport
 from sendonce.testing.simulator.process import WORLD, Process
-from sendonce.testing.simulator.provider import ProviderPort, SimulatedAccount, classes_of
+from sendonce.testing.simulator.provider import THROTTLES, ProviderPort, SimulatedAccount, classes_of
 from sendonce.testing.transport import Faults, UnreliableQueue
 
 START_AT: Final = 1_767_225_600 * SECOND  # 2026-01-01T00:00:00Z
@@ -54,10 +54,29 @@ Main = Callable[[Process], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How much a world has to do: few at a time, so that each meets everything alone, or crowds."""
+
+    counts: tuple[int, ...]
+    lanes: tuple[int, ...]
+    deliveries: int
+
+
+PACES: Final = (Pace((3, 10), (1, 3), 200), Pace((10, 30), (3, 8), 500), Pace((100, 200), (32, 64), 2_500))
+USUAL: Final = 250
+"""The chances of a profile are for so many deliveries, where one fault hits all of an account."""
+OF_ALL: Final = frozenset(
+    {fault for fault in THROTTLES if "RECIPIENT" not in fault.name} | {Fault.ACCOUNT_ERROR}
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one seed came to. `story` is the ledger of the delivery that broke first, if any."""
+    """What one seed came to. `asked`: for how many deliveries. `story` is the ledger of the delivery that
+    broke first, if any."""
 
     seed: int
+    asked: int
     profile: str
     counts: Counts
     crashes: int
@@ -88,7 +107,7 @@ def run_seed(
     the store in this file, which must not exist; None: in memory. `to_the_end` False: stop at the first
     thing that does not hold.
     """
-    loop = VirtualLoop()
+    loop = VirtualLoop()  # type: ignore[abstract]  # what it has not got, nobody here asks for
     collecting = gc.isenabled()
     gc.disable()  # a cycle that is collected may run a `finally`: at moments that are no seed's
     try:
@@ -108,7 +127,10 @@ class _World:
         self._profile = profile
         self._dice = Dice(seed, profile, without, loop.time)
         self._clock = SimulatedClock(loop, START_AT)
-        self._policy = _draw_policy(self._dice)
+        pace = self._dice.pick("pace", PACES)
+        self._asked = profile.deliveries or pace.deliveries
+        self._dice.scale(OF_ALL, min(1.0, USUAL / self._asked))
+        self._policy = _draw_policy(self._dice, pace)
         self._store = open_store(
             f"sqlite:///{path}" if path else "sqlite://:memory:", self._clock, inline=True
         )
@@ -169,6 +191,7 @@ class _World:
         kinds = Counter(struck.fault for struck in self._dice.struck)
         outcome = Outcome(
             seed=self._seed,
+            asked=self._asked,
             profile=self._profile.name,
             counts=counts,
             crashes=kinds[Fault.CRASH],
@@ -202,7 +225,7 @@ class _World:
     async def _live(self) -> None:
         self._store.write(lambda tx: _seed_gates(tx, self._policy)).result()
         self._people.add_template("{{ name }}")(self._store, TemplateBook(from_store(self._store)))
-        self._people.take_in(self._profile.deliveries, self._profile.active_s)
+        self._people.take_in(self._asked, self._profile.active_s)
         for role in self._mains:
             self._start(role)
         until = self._profile.active_s
@@ -467,7 +490,7 @@ def _seed_gates(tx: Tx, policy: Policy) -> None:
 # What the world is like
 
 
-def _draw_policy(dice: Dice) -> Policy:
+def _draw_policy(dice: Dice, pace: Pace) -> Policy:
     """Two or three accounts of different classes, with short times: a run is minutes, not days."""
     place = "policy"
     lease_s = dice.between(place, 6.0, 10.0)
@@ -496,7 +519,7 @@ def _draw_policy(dice: Dice) -> Policy:
     ]
     first = int(dice.chance(place) * len(known))
     chosen = [known[(first + step) % len(known)] for step in range(2 + (dice.chance(place) < 0.5))]
-    accounts = [_draw_account(dice, *each) for each in chosen]
+    accounts = [_draw_account(dice, pace, *each) for each in chosen]
     uncertain = {"": None, "-resend": UncertainPolicy.RESEND, "-assume": UncertainPolicy.ASSUME_SENT}
     categories = [
         CategoryPolicy(f"{account.name}{suffix}", NoRecord.ALLOW, uncertain=policy)
@@ -524,16 +547,16 @@ def _draw_policy(dice: Dice) -> Policy:
     )
 
 
-def _draw_account(dice: Dice, name: str, channel: Channel, promise: Promise) -> AccountPolicy:
+def _draw_account(dice: Dice, pace: Pace, name: str, channel: Channel, promise: Promise) -> AccountPolicy:
     place = f"account {name}"
-    limits: Sequence[Limit] = [Limit(dice.pick(place, (3, 10, 30)), SECOND)]
+    limits: Sequence[Limit] = [Limit(dice.pick(place, pace.counts), SECOND)]
     if dice.chance(place) < 0.25:
-        limits = [*limits, Limit(40, 70 * SECOND)]
+        limits = [*limits, Limit(4 * pace.counts[-1], 70 * SECOND)]
     return AccountPolicy(
         name=name,
         channel=channel,
         promise=promise,
-        limits=GateLimits(tuple(limits), lanes=dice.pick(place, (1, 3, 8))),
+        limits=GateLimits(tuple(limits), lanes=dice.pick(place, pace.lanes)),
         retry=RetryPolicy(
             attempts_max=dice.pick(place, (1, 2, 3, 6)),
             throttles_max=dice.pick(place, (1, 3, 500)),
