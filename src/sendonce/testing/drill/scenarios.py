@@ -163,17 +163,13 @@ def _frozen_worker(world: World) -> Iterator[Step]:
     world.freeze(first)
     world.worker()
     world.change(latency_s=[0, 0])
-    world.wait_for(
-        lambda: _given_up(world),
-        "the second worker gives up the calls of the frozen one",
-        within_s=LEASE_S * 6,
-    )
+    world.wait_for(lambda: _given_up(world), "another worker gives up its calls", within_s=LEASE_S * 6)
     lost = _lost_leases(world)
     yield Step(
         f"a worker is frozen (SIGSTOP) in {calls} calls that its providers take; its lease ends",
         "another worker gives its calls up as unknown, and not as unsent",
         f"{lost} calls given up after {LEASE_S:g} s: lease lost",
-        lost >= 1,
+        lost >= calls,
     )
     world.watch(QUIET_S)
     first.thaw()
@@ -196,7 +192,7 @@ def _killed_worker(world: World) -> Iterator[Step]:
         f"a worker is killed (SIGKILL) in {calls} calls that its providers take; another one is there",
         "its calls are given up as unknown, and not as unsent",
         f"{lost} calls given up after its lease of {LEASE_S:g} s",
-        lost >= 1,
+        lost >= calls,
     )
     world.until_rest()
     yield world.fates(keys, "the other worker goes on with what it left")
@@ -424,7 +420,7 @@ def _all_accepted(world: World, does: str, keys: list[str] | None = None) -> Ste
 
 
 def _in_calls(world: World) -> int:
-    """Wait until a call is open on each account, and a little for those that follow; how many there are."""
+    """Wait until a call is open on each account; how many there are."""
     world.wait_for(lambda: all(world.open_calls().values()), "a call is open on each account")
     return sum(world.open_calls().values())
 
@@ -432,11 +428,9 @@ def _in_calls(world: World) -> int:
 def _given_up(world: World) -> bool:
     """Whether no call is in the hands of a process that is gone."""
     overdue = world.app.store.read(lambda tx: tx.calls.overdue(tx.steady, 1_000))
-    gone = [lost for lost in overdue if lost.gone]
-    return _lost_leases(world) > 0 and not any(
-        row.standing.state is State.SENDING and row.id in {lost.call.delivery_id for lost in gone}
-        for row in world.rows()
-    )
+    orphans = {lost.call.delivery_id for lost in overdue if lost.gone}
+    sending = {row.id for row in world.rows() if row.standing.state is State.SENDING}
+    return _lost_leases(world) > 0 and not orphans & sending
 
 
 def _lost_leases(world: World) -> int:

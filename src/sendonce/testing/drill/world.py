@@ -49,6 +49,7 @@ LOOK_S: Final = 0.05
 FREE_S: Final = 2.0
 """In this time a store is free that nobody holds up."""
 FREEZES_MAX: Final = 5
+PROCESSES_MAX: Final = 100
 EACH: Final = 2
 """Reminders for each account, where a scenario says nothing else."""
 BY_POLICY: Final = {
@@ -401,7 +402,16 @@ class World:
 
     def _start(self, role: str) -> Member:
         log = self._folder / f"{role.replace(' ', '-')}.log"
-        return self._members.enter_context(member(self._stage, role, log))
+        one = self._members.enter_context(member(self._stage, role, log))
+        # Else "nothing was called" might only mean that nobody was there yet.
+        self.wait_for(lambda: self._has_beaten(one), f"the {role} is up")
+        return one
+
+    def _has_beaten(self, one: Member) -> bool:
+        rows = self.app.store.read(
+            lambda tx: tx.rows("view_processes", since=tx.now, steady=tx.steady, limit=PROCESSES_MAX)
+        )
+        return any(row["pid"] == one.pid for row in rows)
 
 
 def _all(tx: Tx) -> list[Delivery]:
