@@ -14,11 +14,11 @@ from sendonce.telemetry import tell
 
 
 class Leader:
-    """One process's part. Blocking: each question is a commit."""
+    """One process's part in what `role` does. Blocking: each question is a commit."""
 
     def __init__(self, store: Store, role: str, process: str, *, lease_s: float) -> None:
         self._store = store
-        self._role = role
+        self.role = role
         self._process = process
         self._lease_s = lease_s
         self._leads: bool | None = None
@@ -32,15 +32,15 @@ class Leader:
         """Whether this process leads until its lease is over; asking renews it. Raises `StoreUnavailable`."""
         span = int(self._lease_s * SECOND)
         leads = self._store.write(
-            lambda tx: tx.processes.lead(self._role, self._process, tx.steady + span)
+            lambda tx: tx.processes.lead(self.role, self._process, tx.steady + span)
         ).result()
         if leads is not self._leads:
             self._leads = leads
-            tell(telemetry.LEADS if leads else telemetry.STANDS_BY, role=self._role)
+            tell(telemetry.LEADS if leads else telemetry.STANDS_BY, role=self.role)
         return leads
 
     def resign(self) -> None:
         """Let the next one have it at once."""
         if self._leads:
-            self._store.write(lambda tx: tx.processes.resign(self._role, self._process)).result()
+            self._store.write(lambda tx: tx.processes.resign(self.role, self._process)).result()
             self._leads = None
