@@ -30,17 +30,20 @@ from sendonce.core.errors import StoreUnavailable
 from sendonce.core.ledger import Value, check_chain
 from sendonce.core.lifecycle import ENDED, UNSENT, Ending, Event, Facts, Moved, Standing, State, step
 from sendonce.core.pacing import Gate, GateLimits, Limit
+from sendonce.core.tombstone import Remains, Tombstone, tombstone
 from sendonce.ports.store import (
     Answered,
     Content,
     Course,
     Delivery,
+    Erasure,
     Move,
     NewDelivery,
     OpenCall,
     Pause,
     Process,
     Reminder,
+    Removed,
     Row,
     Store,
     StoredTemplate,
@@ -1172,6 +1175,143 @@ class StoreSuite:
         store.write(lambda tx: tx.hinted([(1, 1), (3, 2)])).result()
         assert sorted(store.read(lambda tx: tx.hints(9))) == [(1, 2, "sms"), (3, 1, "email")]
 
+    # Taking away for good.
+
+    def test_an_emptied_reminder_says_nothing_and_the_others_say_all(self, store: Store) -> None:
+        ids = store.write(lambda tx: tx.reminders.insert([asked("a"), asked("b"), asked("c")])).result()
+        given = store.read(lambda tx: tx.reminders.by_ids(ids))
+        store.write(
+            lambda tx: tx.reminders.revise([replace(one, import_id=7) for one in given.values()])
+        ).result()
+        texts = [content(1, 1, "one"), content(1, 2, "two"), content(2, 1, "other"), content(3, 1, "third")]
+        store.write(lambda tx: tx.contents.put(texts)).result()
+        assert store.write(lambda tx: tx.removals.empty([ids[0]], [1], erased=True)).result() == 2
+        assert store.write(lambda tx: tx.removals.empty([ids[1]], [2], erased=False)).result() == 1
+        after = store.read(lambda tx: tx.reminders.by_ids(ids))
+        assert [after[id_].spec_hash for id_ in ids] == ["", "h", "h"]
+        assert [after[id_].recipients for id_ in ids] == [{}, {}, given[ids[2]].recipients]
+        assert {after[id_].data for id_ in ids[:2]} == {"{}"}
+        assert store.read(lambda tx: [one.id for one in tx.reminders.revisions(7, 9, 0)]) == [ids[2]]
+        assert set(store.read(lambda tx: tx.contents.get([(1, 1), (1, 2), (2, 1), (3, 1)]))) == {3}
+
+    def test_what_is_old_is_told_by_its_end_its_state_and_its_number(
+        self, store: Store, clock: VirtualClock
+    ) -> None:
+        ids = store.write(lambda tx: tx.reminders.insert([asked(state) for state in State])).result()
+        given = [new(state.value, reminder_id=id_) for state, id_ in zip(State, ids, strict=True)]
+        rows = add(store, *given)
+        of = dict(zip(State, zip(rows, ids, strict=True), strict=True))
+        for state, (row, _) in of.items():
+            lead(store, row, WAY_TO[state])
+        ended = {of[state][1] for state in ENDED - {State.DEAD, State.REJECTED}}
+
+        def old(before: int, *, after: int = 0, upto: int = 10**6, full: bool = False) -> set[int]:
+            return set(store.read(lambda tx: tx.removals.old(before, after, upto, full=full)))
+
+        assert old(START) == set()
+        assert old(START + 1) == ended
+        accepted, reminder_id = of[State.ACCEPTED]
+        assert old(START + 1, after=accepted.id - 1, upto=accepted.id) == {reminder_id}
+        assert old(START + 1, after=accepted.id) | {reminder_id} == {
+            id_ for id_ in ended if id_ >= reminder_id
+        }
+        store.write(lambda tx: tx.removals.empty([reminder_id], [], erased=False)).result()
+        assert old(START + 1, full=True) == ended - {reminder_id}
+        assert store.read(lambda tx: tx.removals.next_from(accepted.id - 1)) == accepted.id
+        assert store.read(lambda tx: tx.removals.next_from(10**6)) is None
+
+    def test_what_is_removed_is_gone_with_all_that_hung_on_it_and_known_for_ever(self, store: Store) -> None:
+        ids = store.write(lambda tx: tx.reminders.insert([asked("a"), asked("b")])).result()
+        rows = add(store, new("a", reminder_id=ids[0]), new("b", reminder_id=ids[1]))
+        going, staying = (lead(store, row, WAY_TO[State.ACCEPTED]) for row in rows)
+        store.write(
+            lambda tx: tx.contents.put([content(going.id, 1, "x"), content(staying.id, 1, "y")])
+        ).result()
+        store.write(lambda tx: tx.hint([(going.id, 1, "email"), (staying.id, 1, "email")])).result()
+        removed = Removed(
+            going.id,
+            "t",
+            ids[0],
+            "a",
+            "c",
+            START,
+            Channel.EMAIL,
+            "news",
+            "acc",
+            State.ACCEPTED,
+            going.seq,
+            going.head,
+        )
+        numbers = store.read(lambda tx: tx.removals.numbers([going.id]))[going.id]
+        assert [seq for _, seq, _, _ in numbers] == list(range(1, going.seq + 1))
+        gone = [number for number, *_ in numbers]
+        stone = tombstone(None, [Remains(going.id, going.seq, going.head)], gone, at=START, policy="test")
+        stale = replace(removed, seq=going.seq - 1)
+        assert store.write(partial(_take_back, stone, stale)).exception() is not None
+        assert store.write(lambda tx: tx.removals.remove(stone, [removed])).result()
+        left = store.read(lambda tx: tx.deliveries.by_ids([going.id, staying.id]))
+        assert [row.id for row in left] == [staying.id]
+        assert store.read(lambda tx: entries(tx, going.id)) == []
+        assert len(store.read(lambda tx: entries(tx, staying.id))) == staying.seq
+        assert set(store.read(lambda tx: tx.reminders.by_ids(ids))) == {ids[1]}
+        assert set(store.read(lambda tx: tx.contents.get([(going.id, 1), (staying.id, 1)]))) == {staying.id}
+        assert store.read(lambda tx: tx.hints(9)) == [(staying.id, 1, "email")]
+        assert store.read(lambda tx: tx.removals.last()) == stone
+        asked_for = [("t", "a", "c"), ("t", "b", "c"), ("other", "a", "c"), ("t", "a", "c2")]
+        assert store.read(lambda tx: tx.removals.known(asked_for)) == {("t", "a", "c")}
+        with_it = store.write(lambda tx: tx.removals.remove(stone, [removed]))
+        assert with_it.exception() is not None  # a number is given once
+
+    def test_a_blanked_record_is_in_force_and_shows_nothing(self, store: Store) -> None:
+        one = {**record(Kind.OPT_OUT, "news", 5, "crm"), "masked": "a***", "evidence": "she called"}
+        other = {**one, "address_tag": "other"}
+        store.write(lambda tx: tx.preferences.put([one, other])).result()
+        address = (str(one["tenant"]), str(one["channel"]), str(one["address_tag"]))
+        assert store.write(lambda tx: tx.removals.blank([address])).result() == 1
+        assert store.write(lambda tx: tx.removals.blank([address])).result() == 0
+        assert store.read(lambda tx: tx.preferences.of([address])) == {
+            address: [Preference(Kind.OPT_OUT, "news", 5, "crm")]
+        }
+        shown = store.read(
+            lambda tx: tx.rows(
+                "preference_list",
+                tenant=address[0],
+                channel="",
+                address_tag="",
+                category="",
+                kind="",
+                limit=9,
+            )
+        )
+        assert {(row["masked"], row["evidence"]) for row in shown} == {("", ""), ("a***", "she called")}
+
+    def test_a_customer_is_being_erased_until_that_is_finished(self, store: Store) -> None:
+        first = Erasure("t", "c", START, "operator:ann", "asked", may_write=False)
+        other = replace(first, tenant="u", may_write=True)
+        store.write(lambda tx: tx.removals.ask(first)).result()
+        store.write(lambda tx: tx.removals.ask(replace(first, reason="again"))).result()
+        store.write(lambda tx: tx.removals.ask(other)).result()
+        assert store.read(lambda tx: tx.removals.asked(9)) == [first, other]
+        store.write(lambda tx: tx.removals.finish(first)).result()
+        assert store.read(lambda tx: tx.removals.asked(9)) == [other]
+
+    def test_an_import_is_forgotten_only_when_nothing_of_it_is_left(
+        self, store: Store, clock: VirtualClock
+    ) -> None:
+        runs = [
+            store.write(lambda tx: tx.runs.begin_import("t", "", "f.csv", "test")).result() for _ in range(5)
+        ]
+        made, revised, nothing, nothing_too, newest = runs
+        ids = store.write(lambda tx: tx.reminders.insert([asked("a", import_id=made), asked("b")])).result()
+        b = store.read(lambda tx: tx.reminders.by_ids([ids[1]]))[ids[1]]
+        store.write(lambda tx: tx.reminders.revise([replace(b, import_id=revised, spec_hash="h2")])).result()
+        assert store.write(lambda tx: tx.removals.forget_imports(START, 9)).result() == 0
+        assert store.write(lambda tx: tx.removals.forget_imports(START + 1, 1)).result() == 1
+        assert store.write(lambda tx: tx.removals.forget_imports(START + 1, 9)).result() == 1
+        kept = store.read(lambda tx: tx.rows("import_list", tenant="t", before=10**6, limit=9))
+        assert {row["id"] for row in kept} == {made, revised, newest}
+        assert {nothing, nothing_too}.isdisjoint(row["id"] for row in kept)
+
     # Access over HTTP.
 
     def test_a_key_comes_back_as_it_was_put_and_lists_by_tenant(self, store: Store) -> None:
@@ -1453,6 +1593,12 @@ class Ear:
 
 HEARD_WITHIN_S: Final = 30.0
 _TUNE: Final = "tune:"
+
+
+def _take_back(stone: Tombstone, removed: Removed, tx: Tx) -> None:
+    """A unit that removes what has changed meanwhile, and so must not go on."""
+    if not tx.removals.remove(stone, [removed]):
+        raise StoreUnavailable("it changed")
 
 
 def entries(tx: Tx, delivery_id: int) -> list[Row]:
