@@ -225,7 +225,10 @@ def test_a_message_takes_effect_once_and_its_key_is_at_the_door(
 def test_the_login_is_checked_and_a_wrong_one_is_the_accounts_fault(
     vendor: Vendor, sandbox: SandboxClient
 ) -> None:
-    assert run(vendor, sandbox, lambda provider: provider.check())
+    said = run(vendor, sandbox, lambda provider: provider.check())
+    assert "accepted" in said
+    promise = vendor.build(sandbox.http_url, TOKEN).promise
+    assert ("called absent" in said) == (promise.provider_class is ProviderClass.LOOKUP)
     outcome = send(vendor, sandbox, token=ANOTHER_TOKEN)
     assert isinstance(outcome, AccountError), outcome
     assert sandbox.effects() == []

@@ -202,6 +202,13 @@ def absent(message: Message, now: int, *, lag_s: float | None, retention_s: floa
     return Absent(believable=lag_s is not None and kept)
 
 
+def about_absence(lag_s: float | None) -> str:
+    """What the operator of a class L account should know when it is checked."""
+    if lag_s is not None:
+        return f"a missing message is called absent {lag_s:g} s after the rest of the settle time"
+    return "without index_lag a missing message is never called absent, and stays uncertain"
+
+
 def reject(reason: Reason, *, suppress: bool = False) -> Callable[[str], Outcome]:
     return lambda code: Rejected(reason, code, suppress)
 

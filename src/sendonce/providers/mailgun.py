@@ -46,6 +46,7 @@ from sendonce.ports.secret import Secret
 from sendonce.providers.api import (
     Api,
     ApiSettings,
+    about_absence,
     absent,
     email_of,
     mailbox,
@@ -149,7 +150,7 @@ class MailgunProvider:
             raise ConfigError("Mailgun does not know the domain: mend domain, or base_url for another region")
         if answer.status != 200:
             raise ConfigError(f"{self._settings.base_url} answered {answer.status}: mend base_url")
-        return "domain found, API key accepted"
+        return f"domain found, API key accepted; {about_absence(self._settings.index_lag_s)}"
 
     async def close(self) -> None:
         await self._api.close()

@@ -52,6 +52,7 @@ from sendonce.providers.api import (
     Api,
     ApiSettings,
     Codes,
+    about_absence,
     absent,
     blame,
     code_in,
@@ -167,7 +168,7 @@ class NotifyProvider:
         shown = object_in(answer.body).get("body")
         if isinstance(shown, str) and "((text))" not in shown:
             raise ConfigError("the template does not show ((text)): write it there, or mend template_id")
-        return "API key accepted, template found"
+        return f"API key accepted, template found; {about_absence(self._settings.index_lag_s)}"
 
     async def close(self) -> None:
         await self._api.close()

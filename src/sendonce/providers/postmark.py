@@ -44,6 +44,7 @@ from sendonce.providers.api import (
     Api,
     ApiSettings,
     Codes,
+    about_absence,
     absent,
     blame,
     code_in,
@@ -143,7 +144,8 @@ class PostmarkProvider:
         if answer.status != 200:
             raise ConfigError(f"{self._settings.base_url} answered {answer.status}: mend base_url")
         kind = code_in(object_in(answer.body).get("DeliveryType"))
-        return f"server token accepted, delivery type {kind or 'unknown'}"
+        absence = about_absence(self._settings.index_lag_s)
+        return f"server token accepted, delivery type {kind or 'unknown'}; {absence}"
 
     async def close(self) -> None:
         await self._api.close()

@@ -43,6 +43,7 @@ from sendonce.providers.api import (
     Api,
     ApiSettings,
     Codes,
+    about_absence,
     absent,
     blame,
     code_in,
@@ -150,7 +151,7 @@ class SinchProvider:
             raise ConfigError("Sinch does not know the service plan: mend service_plan_id or region")
         if answer.status != 200:
             raise ConfigError(f"{self._settings.base_url} answered {answer.status}: mend base_url")
-        return "service plan found, API token accepted"
+        return f"service plan found, API token accepted; {about_absence(self._settings.index_lag_s)}"
 
     async def close(self) -> None:
         await self._api.close()
