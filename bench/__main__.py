@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from bench import drain, future, import_file, machine, memory, pacing, peers, reaction, steady
+from bench import drain, future, import_file, machine, memory, pacing, peers, reaction, seal, steady
 from bench.measurement import Measurement, Result, Scale
 
 MEASUREMENTS: dict[str, Measurement] = {
@@ -27,6 +27,7 @@ MEASUREMENTS: dict[str, Measurement] = {
         memory.MEASUREMENT,
         pacing.MEASUREMENT,
         reaction.MEASUREMENT,
+        seal.MEASUREMENT,
         steady.MEASUREMENT,
     )
 }
