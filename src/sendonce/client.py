@@ -31,10 +31,13 @@ from typing import Final
 
 from sendonce.app import App
 from sendonce.config import load
+from sendonce.core.errors import ConfigError
 from sendonce.core.reminder import DEFAULT_TENANT, Asked
 from sendonce.pipeline.cancel import By, Cancellation, cancel, selected
 from sendonce.pipeline.hand_in import Result, hand_in
 from sendonce.pipeline.story import Story, story
+from sendonce.ports.secret import Secret
+from sendonce.remote import Remote
 
 __all__ = ["Client", "Result"]
 
@@ -47,6 +50,8 @@ class Client:
     where   the path of a `sendonce.toml`; or the URL of a store (`sqlite:////srv/sendonce.db`), and then the
             configuration is found as the command line finds it, and this store is used instead of its own;
             None: as the command line
+            "http://..." and "https://...": a service of the HTTP API, asked with `key`, which says whose data
+            it is and stands in the ledger
     tenant  whose data it is
     actor   who does this, for the ledger
 
@@ -60,7 +65,19 @@ class Client:
         tenant: str = DEFAULT_TENANT,
         actor: str = ACTOR,
         environ: Mapping[str, str] | None = None,
+        key: str | Secret = "",
     ) -> None:
+        self._remote: Remote | None = None
+        if isinstance(where, str) and where.startswith(("http://", "https://")):
+            if tenant != DEFAULT_TENANT or actor != ACTOR:
+                raise ConfigError("over HTTP the key says whose data it is and who asks: leave them out")
+            self._remote = Remote(where, key)
+            self._tenant = tenant
+            return
+        if key:
+            raise ConfigError(
+                "a key is for a service: give its address, such as https://sendonce.example.com"
+            )
         variables = dict(os.environ if environ is None else environ)
         if isinstance(where, str) and "://" in where:
             variables["SENDONCE_STORE_URL"] = where
@@ -74,6 +91,7 @@ class Client:
     def of(cls, app: App, *, tenant: str = DEFAULT_TENANT, actor: str = ACTOR) -> Client:
         """On a program that is open already, and stays open when this is closed."""
         client = cls.__new__(cls)
+        client._remote = None
         client._app, client._owned, client._tenant, client._actor = app, False, tenant, actor
         return client
 
@@ -89,6 +107,8 @@ class Client:
         Answered when durable, a hundred or so at a time. Raises `StoreUnavailable`: what came before is
         in, so give the same again.
         """
+        if self._remote is not None:
+            return self._remote.schedule(reminders, update=update)
         app = self._app
         return hand_in(
             app.store,
@@ -119,6 +139,8 @@ class Client:
             {By.DELIVERY: delivery, By.REMINDER: reminder, By.CUSTOMER: customer, By.GROUP: group},
             self._tenant,
         )
+        if self._remote is not None:
+            return self._remote.cancel(selection, reason=reason, preview=preview)
         return cancel(
             self._app.store,
             selection,
@@ -133,12 +155,16 @@ class Client:
 
         Raises `NotFound`.
         """
+        if self._remote is not None:
+            return self._remote.status(name)
         policy, tenant = self._app.policy, self._tenant
         return self._app.store.read(lambda tx: story(tx, name, policy, tenant=tenant))
 
     def close(self) -> None:
         """Finish what was handed in, and close the store. Idempotent."""
-        if self._owned:
+        if self._remote is not None:
+            self._remote.close()
+        elif self._owned:
             self._app.close()
 
     def __enter__(self) -> Client:

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from sendonce.api.idempotency import Done, once, said
 from sendonce.api.pages import LIMIT, Cursor, Limit, Pages
 from sendonce.api.program import Caller, MayCancel, MayRead
-from sendonce.api.reminders import CancelledSaid
+from sendonce.api.reminders import CancelledSaid, cancelled_said
 from sendonce.api.routing import Resource
 from sendonce.api.shapes import Asked, Instant, Reason, Said, instant
 from sendonce.core.access import Scope
@@ -132,10 +132,7 @@ def _record(asked: PreferencesAsked, caller: Caller) -> Done:
             records=done.records,
             new=done.new,
             deliveries=dict(done.counts),
-            answers=[
-                CancelledSaid(key=each.key, answer=each.word.value, state=each.state, text=str(each))
-                for each in done.answers
-            ],
+            answers=[cancelled_said(each) for each in done.answers],
             problems=problems,
         )
     )

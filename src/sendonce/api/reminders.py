@@ -28,6 +28,7 @@ from sendonce.pipeline.cancel import By, Cancellation, cancel, selected
 from sendonce.pipeline.hand_in import Result, edit, hand_in, reminders_of
 from sendonce.pipeline.intake import Verdict
 from sendonce.ports.store import Delivery, Reminder
+from sendonce.withdrawal import Answer
 
 REMINDERS_MAX: Final = 10_000
 """In one call."""
@@ -328,7 +329,18 @@ class CancelledSaid(Said):
     key: str
     answer: str = Field(description="cancelled, suppressed, cancel_pending, already_sent or already_ended.")
     state: State
+    changed: bool = Field(description="By this request, not by an earlier one.")
     text: str
+
+
+def cancelled_said(answer: Answer) -> CancelledSaid:
+    return CancelledSaid(
+        key=answer.key,
+        answer=answer.word.value,
+        state=answer.state,
+        changed=answer.changed,
+        text=str(answer),
+    )
 
 
 class CancellationSaid(Said):
@@ -374,9 +386,6 @@ def _cancellation(done: Cancellation) -> CancellationSaid:
         preview=done.preview,
         changed=done.changed,
         counts=dict(done.counts),
-        answers=[
-            CancelledSaid(key=each.key, answer=each.word.value, state=each.state, text=str(each))
-            for each in done.answers
-        ],
+        answers=[cancelled_said(each) for each in done.answers],
         more=done.more,
     )

@@ -47,6 +47,7 @@ class DeliverySaid(Said):
     """A delivery: one reminder to one customer on one channel."""
 
     key: str = Field(examples=["shipment-4821:customer-73:sms"])
+    tenant: str
     customer: str
     channel: Channel
     state: State
@@ -73,6 +74,7 @@ def delivery_said(one: Delivery) -> dict[str, Any]:
     standing, course = one.standing, one.course
     return {
         "key": one.key,
+        "tenant": one.tenant,
         "customer": one.customer,
         "channel": one.channel,
         "state": standing.state,
