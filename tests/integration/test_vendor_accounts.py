@@ -57,7 +57,11 @@ retry = {{ base = "50ms", floor = "50ms" }}
 {account}
 """
 RESEND = 'provider = "resend"\napi_key = "env:TOKEN"\nbase_url = "{url}/resend"'
-POSTMARK = 'provider = "postmark"\nserver_token = "env:TOKEN"\nbase_url = "{url}/postmark"'
+POSTMARK = """provider = "postmark"
+server_token = "env:TOKEN"
+base_url = "{url}/postmark"
+index_lag = "1s"
+"""
 SES = """provider = "ses"
 region = "eu-west-1"
 access_key_id = "AKIDEXAMPLE"
@@ -88,18 +92,21 @@ def test_a_key_absorbs_what_was_lost(sandbox: SandboxClient, tmp_path: Path) -> 
     assert report["replays"] > 0, "nothing was repeated, so nothing was shown"
 
 
-def test_a_look_up_finds_what_was_lost(
+def test_a_look_up_finds_what_was_lost_and_only_what_is_absent_is_sent_again(
     sandbox: SandboxClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asked only after the settle time, of which the minute for late requests is taken out here."""
     whole = PostmarkProvider.__dict__["promise"]
     hasty = property(lambda provider: replace(whole.__get__(provider), arrival_max_s=0.0))
     monkeypatch.setattr(PostmarkProvider, "promise", hasty)
-    sandbox.change(email={"lost_after": {"every": 3}, "error_after": {"every": 5}})
+    lost = {"lost_before": {"next": 2}, "lost_after": {"next": 3}}
+    sandbox.change(email={**lost, "lookup_lag_s": 0.9})
     assert deliver(POSTMARK, sandbox, tmp_path) == {State.ACCEPTED: COUNT}
     report = sandbox.report()["channels"]["email"]
     assert (report["markers"], report["duplicates"]) == (COUNT, 0)
-    assert report["lookups"] > 0, "nothing was looked up, so nothing was shown"
+    assert report["lost_responses"] > 0, "nothing was taken and lost, so nothing was shown"
+    assert report["lost_requests"] > 0, "nothing was absent, so nothing was shown"
+    assert report["lookups"] >= report["lost_responses"] + report["lost_requests"]
 
 
 def test_with_neither_what_was_lost_waits_for_a_person(sandbox: SandboxClient, tmp_path: Path) -> None:
