@@ -164,9 +164,10 @@ def _form(message: Message, content: EmailContent) -> list[tuple[str, str]]:
         ("from", mailbox(content.sender)),
         ("to", message.to),
         ("subject", content.subject),
-        ("text", content.text),
         (f"v:{VARIABLE}", message.send_key),
     ]
+    if content.text:
+        form.append(("text", content.text))
     if content.html:
         form.append(("html", content.html))
     if content.reply_to:

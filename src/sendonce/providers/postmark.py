@@ -159,10 +159,11 @@ def _fields(message: Message, content: EmailContent, stream: str) -> dict[str, o
         "From": mailbox(content.sender),
         "To": message.to,
         "Subject": content.subject,
-        "TextBody": content.text,
         "MessageStream": stream,
         "Metadata": {FIELD: message.send_key},
     }
+    if content.text:
+        fields["TextBody"] = content.text
     if content.html:
         fields["HtmlBody"] = content.html
     if content.reply_to:

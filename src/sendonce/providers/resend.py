@@ -137,9 +137,10 @@ def _fields(message: Message, content: EmailContent) -> dict[str, object]:
         "from": mailbox(content.sender),
         "to": [message.to],
         "subject": content.subject,
-        "text": content.text,
         "tags": [{"name": TAG, "value": message.send_key}],
     }
+    if content.text:
+        fields["text"] = content.text
     if content.html:
         fields["html"] = content.html
     if content.reply_to:
