@@ -12,11 +12,12 @@ that a violation comes with the shortest story that leads to it.
 
 What must hold (`violation_of`): at most one effect at the provider, and one more for each time that a
 person allowed the risk; ACCEPTED has an effect; CANCELLED, SUPPRESSED, EXPIRED, DEAD and REJECTED have
-none and are never `maybe`; nothing is claimed after a cancel or an opt-out was answered, nor expired.
+none and are never `maybe`; what was proven to be sent is ACCEPTED, however late the proof; nothing is
+claimed after a cancel or an opt-out was answered, nor expired.
 
 What the world is taken to promise, and nothing more: a call starts in its slot or not at all; a
-provider forgets a key only after every request under it has arrived or is lost (window and margin of
-class K); a settle time ends only when every request has arrived or is lost and the look-up shows
+provider forgets a key only after every request that has left under it has arrived or is lost (window and
+margin of class K); a settle time ends only when every request has arrived or is lost and the look-up shows
 what arrived (class L). Everything else happens at any moment.
 """
 
@@ -337,8 +338,7 @@ class _Model:
         if current:
             yield from self._move(over, event, f"call {call.epoch} is settled: {event}")
         elif event is Event.ACCEPTED:
-            proven = list(self._move(over, Event.PROVEN, f"call {call.epoch} is settled late: accepted"))
-            yield from proven or [(f"call {call.epoch} is settled late: accepted", over)]
+            yield from self._prove(over, f"call {call.epoch} is settled late: accepted")
         else:
             yield f"call {call.epoch} is settled late: {event}", over
 
@@ -360,6 +360,13 @@ class _Model:
         """The provider knows the key: it answers as before and sends nothing."""
         return self.kind.has_key and world.key < Key.FORGOTTEN and call.version in world.effects
 
+    def _prove(self, world: World, action: str) -> Steps:
+        """Evidence that it was sent: whatever the record says, from here on it says so."""
+        proven = list(self._move(world, Event.PROVEN, action))
+        state = world.standing.state
+        broken = "" if state is State.ACCEPTED else f"proven to be sent, and {state} all the same"
+        yield from proven or [(action, world._replace(broken=broken))]
+
     def _crash(self, world: World) -> Steps:
         for call in world.calls:
             if call.watched:
@@ -373,7 +380,7 @@ class _Model:
     def _reconciler(self, world: World) -> Steps:
         if world.standing.state is State.RECONCILING:
             if world.effects and world.indexed:
-                yield from self._move(world, Event.PROVEN, "a look-up finds it")
+                yield from self._prove(world, "a look-up finds it")
             else:
                 yield "a look-up finds nothing", world._replace(absent=world.settled)
             if world.expired:
@@ -389,7 +396,7 @@ class _Model:
 
     def _provider_event(self, world: World) -> Steps:
         if world.effects:
-            yield from self._move(world, Event.PROVEN, "an event proves that it was sent")
+            yield from self._prove(world, "an event proves that it was sent")
 
     def _people(self, world: World) -> Steps:
         for event in _AT_A_FAILOVER if self.failover else _BY_PEOPLE:
@@ -414,7 +421,13 @@ class _Model:
         )
         if world.key is Key.ALIVE and self.kind.has_key:
             yield "the key comes into its margin", world._replace(key=Key.MARGIN)
-        if world.key is Key.MARGIN and quiet:
+        # A call under an ageing key may be held up between its claim and its first byte for as long as it
+        # likes: that is what the last look at the age is for. The first call of a key has its slot.
+        landed = all(
+            call.wire is not Wire.FLYING and (call.wire is not Wire.NONE or call.late or call.keyed)
+            for call in world.calls
+        )
+        if world.key is Key.MARGIN and landed:
             yield "the provider forgets the key", world._replace(key=Key.FORGOTTEN)
         if not world.indexed:
             yield "the look-up shows what arrived", world._replace(indexed=True)
