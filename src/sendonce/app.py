@@ -358,7 +358,9 @@ class App:
         """Retention, in one process that schedules; who leads in it."""
         lead = Leader(self.store, "retention", self.process, lease_s=RETENTION_LEASE_S)
         bury = refuse_unsealed if self.settings.audit.seal else bury_nowhere
-        retention = Retention(self.store, self.policy, self.settings.keep, bury=bury)
+        retention = Retention(
+            self.store, self.policy, self.settings.keep, bury=bury, overwrite=self.empty_log
+        )
 
         def step() -> float:
             return retention.step() if lead.leads() else RETENTION_LOOK_S

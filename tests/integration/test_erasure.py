@@ -189,13 +189,17 @@ def test_what_is_on_its_way_ends_by_the_life_cycle_and_the_rest_follows() -> Non
     assert _texts(world, asked) == 1  # it is needed to ask the provider about it
     world.settle([(claim, Unknown("timeout"))])
     assert world.state(asked) is State.RECONCILING
-    retention = Retention(world.store, world.policy, Keep())
+    overwritten: list[int] = []
+    retention = Retention(
+        world.store, world.policy, Keep(), overwrite=lambda: overwritten.append(_texts(world, asked))
+    )
     retention.step()
-    assert _texts(world, asked) == 1
+    assert (_texts(world, asked), overwritten) == (1, [])
     world.write(lambda tx: _found(world, tx, asked))
     assert world.state(asked) is State.ACCEPTED
     retention.step()
-    assert _texts(world, asked) == 0
+    retention.step()
+    assert (_texts(world, asked), overwritten) == (0, [0])
     assert world.read(lambda tx: tx.removals.asked(9)) == []
     assert verify(world.store).ok
 

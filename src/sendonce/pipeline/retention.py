@@ -61,13 +61,25 @@ def bury_nowhere(tx: Tx, gone: Sequence[int]) -> None:
 
 
 class Retention:
-    """Of one configuration. Blocking; of several processes one is enough."""
+    """Of one configuration. Blocking; of several processes one is enough.
 
-    def __init__(self, store: Store, policy: Policy, keep: Keep, *, bury: Bury = bury_nowhere) -> None:
+    `overwrite` is called once something was destroyed, to rid the database's own files of older copies.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        policy: Policy,
+        keep: Keep,
+        *,
+        bury: Bury = bury_nowhere,
+        overwrite: Callable[[], object] = lambda: None,
+    ) -> None:
         self._store = store
         self._policy = policy
         self._keep = keep
         self._bury = bury
+        self._overwrite = overwrite
         self._after: int | None = None
         """How far the round has come; None between two rounds."""
         self._done: Counter[str] = Counter()
@@ -75,7 +87,8 @@ class Retention:
     def step(self) -> float:
         """Do a little; seconds until the next step. Raises `StoreError`: what was done until then is done."""
         for request in self._store.read(lambda tx: [] if tx.held else tx.removals.asked(ERASURES)):
-            erasure.go_on(self._store, request, self._policy)
+            if not erasure.go_on(self._store, request, self._policy).waiting:
+                self._overwrite()
         if not self._keep.anything or not self._is_due():
             return LOOK_S
         return self._span()
@@ -166,6 +179,7 @@ class Retention:
         self._store.write(unit).result()
         self._after = None
         if counts:
+            self._overwrite()
             tell(
                 telemetry.RETENTION_DONE,
                 emptied=self._done["emptied"],
