@@ -1,4 +1,4 @@
-"""The safety guards by name: each is taken away once, and the walk tells the shortest story of what it was for.
+"""The safety guards by name: without each, the walk tells the shortest story of what it was for.
 
 The walk is `sendonce.testing.model` over the product's own table. A guard whose removal nobody notices would
 be a guard that nobody needs, or a walk that does not look.
