@@ -157,5 +157,7 @@ def test_a_process_that_schedules_seals_beside_its_work(folder: Folder, sandbox:
 
 def test_a_process_with_a_key_that_is_none_does_not_begin(folder: Folder, sandbox: SandboxClient) -> None:
     configured(folder, sandbox)
+    assert "blocks are signed with key" in folder.run("check").out
     folder.write("audit.key", "none")
+    assert "[audit] key is no Ed25519 private key" in folder.run("check", code=1).out
     assert "[audit] key is no Ed25519 private key" in folder.run("up", code=2).err

@@ -116,6 +116,7 @@ def check(shell: Shell) -> Exit:
     findings.append(Finding("store", "ok", f"{settings.store_url}, epoch {version}"))
     if held := shell.read(words_of):
         findings.append(Finding("store", "bad", f"held: {held}; see `sendonce db released --preview`"))
+    findings.append(_seals(shell.app))
     findings += asyncio.run(_accounts(shell.app))
     lost = shell.read(lambda tx: stranded(tx, shell.policy))
     findings += [Finding(f"account {each.account}", "bad", str(each)) for each in lost]
@@ -132,6 +133,17 @@ def check(shell: Shell) -> Exit:
 
 def _sound(findings: list[Finding]) -> bool:
     return all(finding.verdict != "bad" for finding in findings)
+
+
+def _seals(app: App) -> Finding:
+    """Whether blocks of the ledger will be signed."""
+    try:
+        signer = app.signer
+    except ConfigError as error:
+        return Finding("audit", "bad", str(error))
+    if signer is None:
+        return Finding("audit", "note", "nobody signs the ledger's blocks: see [audit] in docs/audit.md")
+    return Finding("audit", "ok", f"blocks are signed with key {signer.key}")
 
 
 async def _accounts(app: App) -> list[Finding]:
