@@ -186,6 +186,17 @@ def test_a_stop_lets_open_requests_end_and_takes_no_more(tmp_path: Path) -> None
         api.get("/healthz", token="")
 
 
+def test_an_answer_does_not_wait_for_an_acknowledgement(api: Api) -> None:
+    """On one connection: with the 40 ms of a delayed acknowledgement each, a hundred would take four seconds."""
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=5)
+    begun = time.monotonic()
+    for _ in range(100):
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+    connection.close()
+    assert time.monotonic() - begun < 3.0
+
+
 def test_every_problem_has_a_status_of_its_own_kind() -> None:
     assert all(400 <= status < 600 and title for status, title in TITLES.values())
 

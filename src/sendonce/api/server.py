@@ -80,12 +80,19 @@ async def serving(
 
 
 def _listening(address: Address, field: str) -> socket.socket:
+    """A socket that listens.
+
+    Its protocol is named: asyncio sends small writes at once on such sockets only, and every answer is two, so
+    that the second would wait 40 ms for the peer to acknowledge the first.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        made = socket.create_server(
-            (address.host, address.port), family=family, backlog=BACKLOG, reuse_port=False
-        )
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((address.host, address.port))
+        made.listen(BACKLOG)
     except (OSError, UnicodeError) as error:
+        made.close()
         raise ConfigError(f"{field} {address} {why_not(error, address)}") from None
     made.setblocking(False)
     return made
