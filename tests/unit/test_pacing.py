@@ -38,6 +38,7 @@ from sendonce.core.pacing import (
     grant,
     is_watched,
     lanes_now,
+    lead_of,
     rate_now,
     resumed,
     retries_allowed,
@@ -226,6 +227,19 @@ def test_slots_do_not_drift_away_from_the_limit(count: int, interval_us: int, cl
     spacing = (interval_us + stage.gate.limits.margin_us) / count
     assert starts[-1] - starts[0] <= (len(starts) - 1) * (spacing + 1)
     assert spacing_us(stage.gate, stage.now) == pytest.approx(spacing, abs=1)
+
+
+# The lead.
+
+
+def test_the_first_slot_waits_for_a_slow_commit_less_a_quarter_of_what_may_be_late() -> None:
+    limits = gate(Limit(100, SECOND), jitter_us=10_000).limits
+    assert lead_of([], limits) == 8_000
+    assert lead_of([30_000], limits) == 25_000
+    assert lead_of([30_000] * 99 + [400_000], limits) == 250_000 - 5_000
+    assert lead_of([30_000] * 198 + [60_000, 400_000], limits) == 55_000
+    assert lead_of([1_000], limits) == 2_000
+    assert lead_of([30_000], replace(limits, jitter_us=200_000)) == 2_000
 
 
 # Grants.

@@ -283,6 +283,29 @@ def test_a_database_that_cannot_be_opened_is_told_to_whoever_opens() -> None:
         ThreadWriter(connect)
 
 
+def test_a_database_that_is_opened_by_its_first_unit_is_tried_again_by_the_next() -> None:
+    tries: list[int] = []
+
+    def connect() -> Log:
+        tries.append(1)
+        if len(tries) == 1:
+            raise StoreUnavailable("no free connection")
+        return Log()
+
+    writer = ThreadWriter(connect, wait=False)
+    with pytest.raises(StoreUnavailable, match="no free connection"):
+        writer.submit(lambda tx: 1).result(30)
+    assert [writer.submit(lambda tx, n=number: n).result(30) for number in (2, 3)] == [2, 3]  # type: ignore[misc]
+    assert len(tries) == 2
+    writer.close()
+
+
+def test_a_database_that_nobody_used_is_never_opened() -> None:
+    tries: list[int] = []
+    ThreadWriter(lambda: tries.append(1) or Log(), wait=False).close()  # type: ignore[func-returns-value]
+    assert tries == []
+
+
 def _groups(lines: list[str]) -> list[list[str]]:
     groups: list[list[str]] = []
     for line in lines:

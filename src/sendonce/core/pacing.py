@@ -50,6 +50,9 @@ EXACT_PARTS_MAX: Final = 300
 HORIZON_US: Final = 3_600 * SECOND
 """A `tat` further ahead than this comes from a stepped clock, not from traffic."""
 FOREVER: Final = 2**62
+LEAD_MIN_US: Final = 2_000
+LEAD_FIRST_US: Final = 8_000
+LEAD_MAX_US: Final = 250_000
 
 PACE_DOWN: Final = 0.7
 PACE_MIN: Final = 0.05
@@ -198,6 +201,19 @@ class Grant:
     gate: Gate
     why: str = ""
     again_at: int = 0
+
+
+def lead_of(commits_us: Sequence[int], limits: GateLimits) -> int:
+    """How far ahead of a claim its first slot lies. `commits_us`: what the last claims took to commit.
+
+    The slow end of them, so that a slot is not late when it is handed over; less a quarter of what a start
+    may be late, since a lane that waits for its slot is of no use to anybody. The rest of it is for what
+    comes between the commit and the start.
+    """
+    if not commits_us:
+        return LEAD_FIRST_US
+    slow = sorted(commits_us)[min(len(commits_us) - 1, int(len(commits_us) * 0.99))]
+    return max(LEAD_MIN_US, min(LEAD_MAX_US, slow) - limits.late_us // 4)
 
 
 def grant(gate: Gate, costs: Sequence[int], *, now: int, lead_us: int) -> Grant:

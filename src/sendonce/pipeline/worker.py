@@ -70,8 +70,6 @@ GIVE_UP_S: Final = 1.0
 """What an adapter may take to give up its calls when it is closed."""
 LOOK_SLACK_S: Final = 5.0
 """What a look-up may take beyond the adapter's own time-out before it counts as unanswered."""
-LEAD_MIN_US: Final = 2_000
-LEAD_MAX_US: Final = 250_000
 REFILL_S: Final = pacing.AHEAD_US / 2 / pacing.SECOND
 """A paced account is claimed for again when half of what may be given out ahead is used: at 200 a second
 that is five slots a commit rather than one, and 25 ms are left for a claim that comes late."""
@@ -429,7 +427,8 @@ class _AccountLoop:
         if hints is not None and not hints:
             return 0.0
         asked = worker.steady()
-        claimed = await worker.claim(self.account, self._lead_us(), hints)
+        lead_us = pacing.lead_of(self._commits_us, self.account.limits)
+        claimed = await worker.claim(self.account, lead_us, hints)
         self._commits_us.append(worker.steady() - asked)
         worker.launch(claimed.claims, self)
         if queue is not None and hints is not None:
@@ -446,14 +445,6 @@ class _AccountLoop:
         left = [hint for hint in hints if hint not in taken and hint not in claimed.done]
         if left:
             await queue.nack(left, self._wait_s(claimed))
-
-    def _lead_us(self) -> int:
-        """The slow end of recent claims: a slot must not be late before it is handed over."""
-        if not self._commits_us:
-            return 4 * LEAD_MIN_US
-        ordered = sorted(self._commits_us)
-        slow = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
-        return max(LEAD_MIN_US, min(LEAD_MAX_US, slow))
 
     def _wait_s(self, claimed: Claimed) -> float:
         if claimed.claims and not claimed.why:
