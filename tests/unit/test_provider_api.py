@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sendonce.core.errors import InvalidInput
 from sendonce.core.outcome import Accepted, AccountError, Outcome, Reason, Rejected, Throttled, Unknown
 from sendonce.ports.provider import EmailContent, SmsContent
-from sendonce.providers import mailgun, notify, postmark, resend, sendgrid, ses, sinch, vonage
+from sendonce.providers import mailgun, notify, postmark, resend, sendgrid, ses, sinch, twilio, vonage
 from sendonce.providers.api import code_in, email_of, json_body, mailbox, receipt_in, sms_of
 from sendonce.runtime.http_client import Response
 from sendonce.testing.conformance.provider import HttpContract, SmtpContract
@@ -29,6 +29,7 @@ CLASSIFY: dict[str, Callable[[Response, int], Outcome]] = {
     "sendgrid": sendgrid.classify,
     "ses": ses.classify,
     "sinch": sinch.classify,
+    "twilio": twilio.classify,
     "vonage": vonage.classify,
 }
 every = pytest.mark.parametrize("name", CLASSIFY)

@@ -63,7 +63,7 @@ def test_the_page_lists_exactly_the_keys_that_are_read(section: str) -> None:
     assert all(listed.values())
 
 
-EXAMPLES = ["## smtp", "## twilio", *VENDORS, "## http"]
+EXAMPLES = ["## smtp", *VENDORS, "## http"]
 ENVIRON = {
     "SMTP_PASSWORD": "x",
     "SMS_TOKEN": "x",
@@ -125,7 +125,7 @@ def test_every_provider_has_a_row() -> None:
     }
     assert named == set(PROVIDERS)
     limited = {row[0].strip("`") for row in rows_of("| adapter | a 429 closes |")}
-    assert limited == {section.removeprefix("## ") for section in VENDORS} | {"twilio"}
+    assert limited == {section.removeprefix("## ") for section in VENDORS}
 
 
 def rows_of(head: str) -> list[list[str]]:
