@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from sendonce.core.lifecycle import State
+from sendonce.pipeline.sealed import check_seals
 from sendonce.pipeline.verify import verify
 from sendonce.testing.tally import Tally, tally
 from sendonce.withdrawal import Word
@@ -45,6 +46,7 @@ def judge(options: Options, world: World, course: Course) -> Verdict:
     lanes = world.app.store.read(lambda tx: {name: tx.calls.count(name) for name in ACCOUNTS})
     told = answers(options.journal)
     proof = verify(world.app.store)
+    seals = check_seals(world.app.store, None)
     forgotten = sorted(told.scheduled - counted.states.keys())
     cancelled_yet_sent = sorted(_sent_after_cancel(counted, told))
     uncertain = [key for key, state in counted.states.items() if state is State.UNCERTAIN]
@@ -63,7 +65,7 @@ def judge(options: Options, world: World, course: Course) -> Verdict:
         *over_limit,
         *(f"{count} lanes of {name} are still taken" for name, count in lanes.items() if count),
         *(f"{count} deadlocks, counted by {who}" for who, count in deadlocks.items() if count),
-        *(f"{fault.key}, entry {fault.seq}: {fault.what}" for fault in proof.faults),
+        *(f"{fault.key}, entry {fault.seq}: {fault.what}" for fault in (*proof.faults, *seals.faults)),
         *_slow(world, course.recovered),
     ]
     return Verdict(
@@ -86,7 +88,8 @@ def judge(options: Options, world: World, course: Course) -> Verdict:
             "deadlocks": max(deadlocks.values()),
             "run_again": again.total(),
             "recovered_s": f"{max((one.took_s for one in course.recovered), default=0.0):.1f}",
-            "verify": "ok" if proof.ok else "faulty",
+            "blocks": seals.blocks,
+            "verify": "ok" if proof.ok and seals.ok else "faulty",
         },
         [*_recovery(course.recovered), *(f"run again for {why}: {n} times" for why, n in again.items())],
         problems,

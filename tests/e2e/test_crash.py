@@ -24,6 +24,8 @@ def test_a_short_crash_run_keeps_every_promise(tmp_path: Path) -> None:
         verdict = judge(options, place, course)
         assert place.taken() >= 100
     assert verdict.problems == []
+    assert isinstance(verdict.figures["blocks"], int)
+    assert verdict.figures["blocks"] >= 3, "the ledger was sealed all the while"
     # It is no proof that nothing went wrong when nothing did.
     assert course.struck[Act.KILL] >= 3
     assert course.struck[Act.PAUSE] >= 1

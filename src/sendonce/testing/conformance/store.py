@@ -14,6 +14,7 @@ run in the order of the times, every state is always present, and somebody else'
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from sendonce.core.errors import StoreUnavailable
 from sendonce.core.ledger import Value, check_chain
 from sendonce.core.lifecycle import ENDED, UNSENT, Ending, Event, Facts, Moved, Standing, State, step
 from sendonce.core.pacing import Gate, GateLimits, Limit
+from sendonce.core.seal import SealedBlock
 from sendonce.core.tombstone import Remains, Tombstone, tombstone
 from sendonce.ports.store import (
     Answered,
@@ -1175,6 +1177,39 @@ class StoreSuite:
         store.write(lambda tx: tx.hinted([(1, 1), (3, 2)])).result()
         assert sorted(store.read(lambda tx: tx.hints(9))) == [(1, 2, "sms"), (3, 1, "email")]
 
+    # Seals.
+
+    def test_entries_come_in_the_order_of_their_numbers(self, store: Store) -> None:
+        assert store.read(lambda tx: (tx.seals.given(), tx.seals.entries(0, 99, 99))) == (0, [])
+        rows = add(store, new("a"), new("b"), new("c"))
+        found = store.read(lambda tx: tx.seals.entries(0, 99, 99))
+        assert [(delivery_id, seq, head) for _, delivery_id, seq, head in found] == [
+            (row.id, 1, row.head) for row in rows
+        ]
+        ids = [entry[0] for entry in found]
+        assert ids == sorted(set(ids))
+        assert store.read(lambda tx: tx.seals.given()) == ids[-1]
+        assert store.read(lambda tx: tx.seals.entries(ids[0], ids[1], 99)) == found[1:2]
+        assert store.read(lambda tx: tx.seals.entries(0, 99, 2)) == found[:2]
+        assert json.loads(store.read(lambda tx: tx.seals.text_of(found[1])))["key"] == rows[1].key
+        assert store.read(lambda tx: tx.seals.text_of((99, 1, 1, ""))) == ""
+
+    def test_nobody_writes_once_all_is_committed(self, store: Store) -> None:
+        add(store, new("a"))
+        assert store.read(lambda tx: tx.seals.writers()) == frozenset()
+
+    def test_blocks_come_back_as_they_were_and_no_number_twice(self, store: Store) -> None:
+        assert store.read(lambda tx: (tx.seals.last(), tx.seals.page(0, 9))) == (None, [])
+        blocks = [SealedBlock(n, f"header {n}", f"hash {n}", "s" * n, bytes(range(n))) for n in (1, 2, 3)]
+        for block in blocks:
+            store.write(partial(_append, block)).result()
+        assert store.read(lambda tx: tx.seals.last()) == blocks[2]
+        assert store.read(lambda tx: tx.seals.page(1, 9)) == blocks[1:]
+        assert store.read(lambda tx: tx.seals.page(0, 2)) == blocks[:2]
+        other = SealedBlock(2, "another", "", "", b"")
+        assert store.write(partial(_append, other)).exception() is not None
+        assert store.read(lambda tx: tx.seals.page(1, 1)) == blocks[1:2]
+
     # Taking away for good.
 
     def test_an_emptied_reminder_says_nothing_and_the_others_say_all(self, store: Store) -> None:
@@ -1390,6 +1425,10 @@ class StoreSuite:
 
 
 # Data.
+
+
+def _append(block: SealedBlock, tx: Tx) -> None:
+    tx.seals.append(block)
 
 
 def new(name: str, **fields: int | str) -> NewDelivery:
