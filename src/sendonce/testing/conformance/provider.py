@@ -303,7 +303,7 @@ class ProviderContract(ABC):
         """The adapter, talking to 127.0.0.1:`port`, with timeouts of about 0.3 s."""
 
     def unsigned(self, request: bytes) -> bytes:
-        """A request without the header that signs the time of the call, where the provider wants one (rule 5)."""
+        """A request without the header that signs the time of the call, where there is one (rule 5)."""
         return request
 
     # Rule 1, 2: the good way
