@@ -21,6 +21,7 @@ from sendonce.ports.store import Reminder
 DEPTH_MAX: Final = 32
 """Lists and objects inside each other, in what a template shows."""
 
+_CONTAINERS: Final = (dict, list, tuple)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -77,14 +78,13 @@ def asked_again(old: Reminder) -> Asked:
 
 def too_deep(value: object, depth_max: int = DEPTH_MAX) -> bool:
     """Whether lists and objects are inside each other more than `depth_max` deep."""
-    level = [value]
+    level = [value] if isinstance(value, _CONTAINERS) else []
     for _ in range(depth_max + 1):
         level = [
             inner
             for outer in level
-            if isinstance(outer, Mapping | list | tuple)
-            for inner in (outer.values() if isinstance(outer, Mapping) else outer)
-            if isinstance(inner, Mapping | list | tuple)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, _CONTAINERS)
         ]
         if not level:
             return False

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, Final
@@ -57,13 +59,15 @@ def application(
     for resource in RESOURCES:
         made.include_router(resource.router, prefix="/v1")
 
-    @made.get("/healthz", include_in_schema=False)
+    @made.api_route("/healthz", methods=["GET", "HEAD"], include_in_schema=False)
     async def healthz() -> Response:
         return PlainTextResponse("alive\n", headers={"Cache-Control": "no-store"})
 
-    @made.get("/readyz", include_in_schema=False)
+    ready = _Readiness(program, stopping)
+
+    @made.api_route("/readyz", methods=["GET", "HEAD"], include_in_schema=False)
     def readyz() -> Response:
-        lacks = _lacks(program, stopping)
+        lacks = ready.lacks()
         text = f"not ready: {lacks}\n" if lacks else "ready\n"
         return PlainTextResponse(text, 503 if lacks else 200, {"Cache-Control": "no-store"})
 
@@ -74,6 +78,7 @@ def application(
     return _Guarded(Door(made, lambda: program.app.store, bounds=bounds))
 
 
+READY_S: Final = 1.0
 NOT_ONCE: Final = frozenset({"add_key", "rotate_key"})
 """What takes no Idempotency-Key: a secret is shown once, and kept nowhere."""
 
@@ -166,14 +171,26 @@ _PROBLEM: Final[Mapping[str, Any]] = {
 }
 
 
-def _lacks(program: Program, stopping: Callable[[], bool]) -> str:
-    if stopping():
-        return "stopping"
-    try:
-        program.app.store.read(lambda tx: tx.now)
-    except StoreError:
-        return "store"
-    return ""
+class _Readiness:
+    """What keeps this process from its work; since anybody may ask, the store is asked once a second."""
+
+    def __init__(self, program: Program, stopping: Callable[[], bool]) -> None:
+        self._program = program
+        self._stopping = stopping
+        self._asked_at = -math.inf
+        self._store = ""
+
+    def lacks(self) -> str:
+        if self._stopping():
+            return "stopping"
+        if time.monotonic() - self._asked_at >= READY_S:
+            try:
+                self._program.app.store.read(lambda tx: tx.now)
+                self._store = ""
+            except StoreError:
+                self._store = "store"
+            self._asked_at = time.monotonic()
+        return self._store
 
 
 async def _told(_: Request, error: Exception) -> Response:

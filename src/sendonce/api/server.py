@@ -82,8 +82,8 @@ async def serving(
 def _listening(address: Address, field: str) -> socket.socket:
     """A socket that listens.
 
-    Its protocol is named: asyncio sends small writes at once on such sockets only, and every answer is two, so
-    that the second would wait 40 ms for the peer to acknowledge the first.
+    Its protocol is named: asyncio sends small writes at once on such sockets only, and every answer is two,
+    of which the second would wait 40 ms until the peer acknowledges the first.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
