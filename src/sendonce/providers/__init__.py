@@ -4,6 +4,6 @@ smtp                             any mail server         call    one HTTP call u
 resend, postmark, ses, sendgrid, vendors' HTTP APIs      api     what vendors' APIs have in common
 mailgun, sinch, vonage, notify,                          mime    an email as bytes
 twilio                                                   echo    our signed id in a callback URL
-http                             any HTTP API
+http                             any HTTP API            signatures    whether an event is a provider's own
 console, file                    for development
 """
