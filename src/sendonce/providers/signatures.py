@@ -5,14 +5,14 @@
     twilio              Twilio: the URL and the form's fields; no time
     mailgun             Mailgun: a token and the time; *not* the event, which must come over HTTPS
 
-All active secrets are tried, compared in constant time. A signature older or newer than `AGE_MAX_S` is refused,
-so that a recorded event cannot be played again later. What cannot be read is no signature. Vonage's tokens,
-SendGrid's ECDSA and Amazon SNS's RSA are not here; Postmark and Notify sign nothing.
+All active secrets are tried, compared in constant time. A signature older or newer than `AGE_MAX_S` is
+refused, so that a recorded event cannot be played again later. What cannot be read is no signature. Vonage's
+tokens, SendGrid's ECDSA and Amazon SNS's RSA are not here; Postmark and Notify sign nothing.
 
 Sources: github.com/standard-webhooks/standard-webhooks (specification);
 docs.svix.com/receiving/verifying-payloads/how-manual; twilio.com/docs/usage/security;
-documentation.mailgun.com user-manual/webhooks/securing-webhooks; developers.sinch.com/docs/sms (webhooks) with
-github.com/sinch/sinch-sdk-python (authentication).
+documentation.mailgun.com user-manual/webhooks/securing-webhooks; developers.sinch.com/docs/sms (webhooks)
+with github.com/sinch/sinch-sdk-python (authentication).
 """
 
 from __future__ import annotations
