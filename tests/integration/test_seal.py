@@ -21,7 +21,7 @@ from sendonce.pipeline.sealed import Sealed, check_seals
 from sendonce.pipeline.sealer import AGAIN_S, Sealer, refuse_unsealed
 from sendonce.pipeline.verify import verify
 from sendonce.ports.store import Store, Tx
-from sendonce.store import postgres
+from sendonce.store import postgres, sqlite
 from sendonce.testing.clock import VirtualClock
 from tests.integration.world import World
 from tests.postgres_schemas import bare
@@ -584,6 +584,39 @@ def test_every_kind_of_value_may_stand_in_a_tampered_row_and_nothing_stops() -> 
     live(world)
     world.store.write(lambda tx: tx.seals.append(SealedBlock(77, "{}", "", "", b"x"))).result()
     assert [fault.key for fault in checked(world).faults] == ["block 4", "block 77"]
+
+
+@pytest.mark.sqlite_only
+def test_what_the_database_cannot_read_is_named_and_stops_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    world = World("K", path=str(path))
+    for customer in ("c-1", "c-2", "c-3"):
+        world.schedule_many(200, customer=customer)
+        seal_all(world.store)
+    world.store.close()
+    pages = bytearray(path.read_bytes())
+    at = pages.index(b'"key":"r-100:c-2:sms"') // 4096 * 4096
+    pages[at] ^= 0xFF  # the kind of the page
+    path.write_bytes(pages)
+    world.store = sqlite.open_store(f"sqlite:///{path}", world.clock, inline=True)
+    (fault,) = checked(world).faults
+    assert fault.key == "block 2"
+    assert fault.what.startswith("the database cannot read it, or its entries")
+    assert (checked(world).blocks, checked(world).entries) == (2, 400)
+
+
+@pytest.mark.sqlite_only
+def test_blocks_that_the_database_cannot_read_at_all_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    world = World("K", path=str(path))
+    live(world)
+    world.store.close()
+    pages = bytearray(path.read_bytes())
+    at = pages.rindex(b'"tombstone_hash"') // 4096 * 4096
+    pages[at] ^= 0xFF
+    path.write_bytes(pages)
+    world.store = sqlite.open_store(f"sqlite:///{path}", world.clock, inline=True)
+    assert [fault.key for fault in checked(world).faults] == [f"block {number}" for number in range(1, 9)]
 
 
 # What was removed on purpose

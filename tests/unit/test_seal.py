@@ -124,7 +124,10 @@ FORGED = {
     "the same twice": ({"ids": "3-5,5-6"}, "out of order"),
     "a number without end": ({"ids": "1-1000000000000000000"}, "it counts 43 entries"),
     "outside of it": ({"ids": "103-139,144-149"}, "outside of what it covers"),
-    "backwards": ({"after": 60}, "outside of what it covers"),
+    "backwards": ({"after": 60}, "it covers entries 61 to 50, which cannot be"),
+    "before the first": ({"after": -1}, "which cannot be"),
+    "beyond what a store can hold": ({"upto": 2**63}, "which cannot be"),
+    "a tombstone beyond that": ({"tombstone": 2**63}, "which cannot be"),
     "another's number": ({"number": 2}, "its header is that of block 2"),
 }
 

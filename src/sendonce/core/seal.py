@@ -44,6 +44,7 @@ _DOMAIN: Final = b"sendonce-seal-1\n"
 _NODE: Final = b"\x01"
 _DIGEST: Final = 32
 _PUBLIC_KEY: Final = 32
+_NUMBER_MAX: Final = 2**63 - 1
 
 Entry = tuple[int, int, int, str]
 """What a leaf covers: the entry's number in the store, its delivery's id, its seq there, and its hash."""
@@ -278,6 +279,8 @@ def judged(sealed: SealedBlock) -> tuple[Block | None, list[bytes], list[str]]:
         leaves = split(sealed.leaves)
     except (ValueError, TypeError, RecursionError) as error:
         return None, [], [f"it cannot be read: {error}"]
+    if not (0 <= block.after <= block.upto <= _NUMBER_MAX and 0 <= block.tombstone <= _NUMBER_MAX):
+        return None, [], [f"it covers entries {block.after + 1} to {block.upto}, which cannot be"]
     if not len(leaves) == block.count == sum(map(len, ids)):
         return None, [], [f"it counts {block.count} entries, and has {len(leaves)} leaves"]
     return block, leaves, list(_own_faults(sealed, block, ids, leaves))
@@ -304,7 +307,7 @@ def _own_faults(
         yield f"its header is that of block {block.number}"
     if root_of(leaves) != block.root:
         yield "its leaves do not give its root"
-    if block.upto < block.after or (ids and not block.after < ids[0].start <= ids[-1][-1] <= block.upto):
+    if ids and not block.after < ids[0].start <= ids[-1][-1] <= block.upto:
         yield "its entries lie outside of what it covers"
 
 

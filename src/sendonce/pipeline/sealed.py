@@ -24,6 +24,7 @@ from functools import partial
 from typing import Final
 
 from sendonce.core import seal
+from sendonce.core.errors import StoreMismatch
 from sendonce.core.ledger import Fault
 from sendonce.core.seal import Block, Entry, SealedBlock
 from sendonce.pipeline.record import body_of
@@ -33,6 +34,8 @@ from sendonce.ports.store import Row, Store, Tx
 PAGE: Final = 8
 """Blocks read at once, with their entries: up to 33,000 of them."""
 FAULTS_MAX: Final = 1_000
+UNREADABLE_MAX: Final = 8
+"""So many blocks in a row that the database itself cannot read, and the rest is not looked at."""
 TOMBSTONES: Final = 500
 """Read at once."""
 EXTRA_MAX: Final = 1_000
@@ -128,10 +131,13 @@ class _Check:
     # Tombstones: whether they hold is for `verify`
 
     def _read_tombstones(self) -> None:
-        while page := self._store.read(partial(_tombstones, self._tombstone)):
-            texts = [_gone(str(row["body"])) for row in page]
-            self._gone = seal.merged([*map(_spelled, self._gone), *filter(None, texts)])
-            self._tombstone = int(page[-1]["number"])
+        try:
+            while page := self._store.read(partial(_tombstones, self._tombstone)):
+                texts = [_gone(str(row["body"])) for row in page]
+                self._gone = seal.merged([*map(_spelled, self._gone), *filter(None, texts)])
+                self._tombstone = int(page[-1]["number"])
+        except StoreMismatch as error:
+            self._found.add(f"tombstone {self._tombstone + 1}", f"the database cannot read it: {error}")
 
     def _tombstone_faults(self, block: Block, last: Block | None) -> Iterator[str]:
         """The one that it names must be the one that is there."""
@@ -150,8 +156,11 @@ class _Check:
         last: Block | None = None
         last_hash: str | None = seal.GENESIS  # None: the block before is not there, or cannot be read
         number = upto = 0
-        while page := self._store.read(partial(_page, number)):
+        for page in self._pages():
             for read in page:
+                if read is None:
+                    number, last_hash = number + 1, None
+                    continue
                 sealed, block = read.sealed, read.block
                 if sealed.number != number + 1:
                     self._found.add(
@@ -175,6 +184,26 @@ class _Check:
                 last, last_hash = block, sealed.hash if block is not None else None
             self._progress(self._found)
         return upto, number
+
+    def _pages(self) -> Iterator[Sequence[_Read | None]]:
+        """All blocks, some at a time; None where the database cannot read one, or its entries."""
+        number, size, unreadable = 0, PAGE, 0
+        while unreadable < UNREADABLE_MAX:
+            try:
+                page = self._store.read(partial(_page, number, size))
+            except StoreMismatch as error:
+                if size > 1:
+                    size = 1
+                    continue
+                unreadable += 1
+                number += 1
+                self._found.add(f"block {number}", f"the database cannot read it, or its entries: {error}")
+                yield [None]
+                continue
+            if not page:
+                return
+            yield page
+            number, size, unreadable = page[-1].sealed.number, PAGE, 0
 
     def _signature_faults(self, block: Block, header: str, signature: str) -> Iterator[str]:
         if not block.key:
@@ -256,10 +285,10 @@ class _Read:
     entries: Sequence[Entry]
 
 
-def _page(after: int, tx: Tx) -> list[_Read]:
+def _page(after: int, limit: int, tx: Tx) -> list[_Read]:
     """Some blocks behind this number, at one look."""
     found = []
-    for sealed in tx.seals.page(after, PAGE):
+    for sealed in tx.seals.page(after, limit):
         block, leaves, faults = seal.judged(sealed)
         entries = tx.seals.entries(block.after, block.upto, block.count + EXTRA_MAX) if block else []
         found.append(_Read(sealed, block, leaves, faults, entries))
