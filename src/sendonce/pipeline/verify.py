@@ -17,7 +17,7 @@ It reads spans of ids, one after the other, in bounded memory, beside running wo
 that cannot be read is a fault like any other and stops nothing.
 
 A chain proves a delivery against its row. That somebody with write access replaced both, rows and
-entries together, only a copy kept elsewhere can show.
+entries together, or took both away, the seals show (`sealed`).
 """
 
 from __future__ import annotations
