@@ -227,6 +227,18 @@ def test_what_happened_lately_is_found_by_the_numbers_of_the_entries(full: psyco
     assert "delivery_pkey" in seen
 
 
+def test_the_sealer_reads_by_the_numbers_of_entries(full: psycopg.Connection) -> None:
+    """On a connection that reads, so with the planner as it is, on a ledger that the server has analysed."""
+    last = full.execute(b"SELECT max(id) FROM ledger").fetchone()
+    assert last is not None
+    with full.transaction(force_rollback=True):
+        for name in postgres.PLANNER:
+            full.execute(f"SET LOCAL {name} = DEFAULT".encode())
+        for mode in (b"force_custom_plan", b"force_generic_plan"):
+            full.execute(b"SET LOCAL plan_cache_mode = " + mode)
+            assert "ledger_newest" in plan(full, next(texts("seal_entries")), str(last[0] - 100))
+
+
 def test_no_stage_reads_through_what_grows(full: psycopg.Connection) -> None:
     scans = {}
     for name in raw_statements():
