@@ -252,6 +252,23 @@ def test_templates_are_added_read_and_tried_out(api: Api) -> None:
     assert api.get("/v1/templates/news?version=9").status == 404
 
 
+def test_versions_are_listed_page_by_page_and_never_cut(api: Api) -> None:
+    for number in range(5):
+        both = {"email": {"subject": "S", "text": f"{number}"}, "sms": {"text": f"{number}"}}
+        api.post("/v1/templates", {"name": "paged", **(both if number % 2 else {"sms": both["sms"]})}).ok()
+    whole = api.get("/v1/templates").ok()
+    assert whole["next"] is None
+    for limit in (1, 2, 3):
+        seen: list[Any] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = api.get(f"/v1/templates?limit={limit}&cursor={cursor}").ok()
+            assert len({(each["name"], each["version"]) for each in page["templates"]}) <= limit
+            seen += page["templates"]
+            cursor = page["next"]
+        assert seen == whole["templates"]
+
+
 @pytest.mark.parametrize(
     "asked",
     [

@@ -8,6 +8,7 @@ from fastapi import Path, Query, Request, Response
 from pydantic import ConfigDict, Field
 
 from sendonce.api.idempotency import Done, once, said
+from sendonce.api.pages import LIMIT, Cursor, Limit, Pages
 from sendonce.api.program import MayRead, MaySchedule
 from sendonce.api.routing import Resource
 from sendonce.api.shapes import Asked, Instant, Said, instant
@@ -76,6 +77,7 @@ class VersionSaid(Said):
 
 class TemplatesSaid(Said):
     templates: list[VersionSaid]
+    next: str | None
 
 
 class PartSaid(Said):
@@ -152,8 +154,14 @@ def add_template(request: Request, asked: TemplateAsked, caller: MaySchedule) ->
 
 
 @resource.get("/templates", Scope.READ)
-def list_templates(caller: MayRead) -> TemplatesSaid:
-    """Every version of every template, one line a channel."""
+def list_templates(caller: MayRead, limit: Limit = LIMIT, cursor: Cursor = "") -> TemplatesSaid:
+    """The versions of all templates, one line a channel; a page has up to `limit` versions."""
+    pages = Pages(caller, "templates", {})
+    after = pages.after(cursor)
+    place = (str(after[0]), int(after[1])) if after else ("", 0)
+    rows, beyond = caller.read(
+        lambda tx: templates.versions(tx, tenant=caller.tenant, limit=limit, after=place)
+    )
     return TemplatesSaid(
         templates=[
             VersionSaid(
@@ -163,8 +171,9 @@ def list_templates(caller: MayRead) -> TemplatesSaid:
                 hash=str(row["hash"]),
                 added_at=instant(int(row["added_at"])),
             )
-            for row in templates.list_templates(caller.store, tenant=caller.tenant)
-        ]
+            for row in rows
+        ],
+        next=pages.next(beyond),
     )
 
 

@@ -12,7 +12,7 @@ from sendonce.cli.shell import DEFAULT_TENANT, Shell, TenantOption, command
 from sendonce.cli.values import moment
 from sendonce.cli.views import account_table
 from sendonce.core.duration import Rate, parse_duration, parse_rate, write_rate
-from sendonce.core.errors import InvalidInput, NotFound
+from sendonce.core.errors import NotFound
 from sendonce.core.pacing import SECOND, GateLimits, Limit
 
 if TYPE_CHECKING:
@@ -132,18 +132,9 @@ def accounts_limits(
 
 
 def _target(scope: str, name: str, tenant: str) -> Target:
-    from sendonce.pipeline.pause import Scope, Target
+    from sendonce.pipeline.pause import target_of
 
-    try:
-        which = Scope(scope)
-    except ValueError:
-        raise InvalidInput(
-            f"{scope!r:.80} cannot be paused: use one of {', '.join(Scope)}", field="what"
-        ) from None
-    if bool(name) is (which is Scope.SCHEDULER):
-        rule = "takes no name" if name else "needs a name"
-        raise InvalidInput(f"{which} {rule}: sendonce pause {which}{'' if name else ' NAME'}", field="name")
-    return Target(which, name, tenant)
+    return target_of(scope, name, tenant)
 
 
 def _pause(shell: Shell, target: Target, reason: str, until: str) -> None:

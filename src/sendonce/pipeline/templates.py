@@ -108,6 +108,22 @@ def list_templates(store: Store, *, tenant: str = DEFAULT_TENANT, page: int = 50
         name, version = str(whole[-1]["name"]), int(whole[-1]["version"])
 
 
+def versions(
+    tx: Tx, *, tenant: str, limit: int, after: tuple[str, int] = ("", 0)
+) -> tuple[list[Row], tuple[str, int] | None]:
+    """Up to `limit` whole versions behind a name and number, one row a channel; and where the next begin.
+
+    None: there are no more.
+    """
+    name, version = after
+    rows = _list_page(tenant, name, version, len(Channel) * limit + 1, tx)
+    keys = list(dict.fromkeys(_key(row) for row in rows))[:limit]
+    page = [row for row in rows if _key(row) in keys]
+    if len(page) == len(rows):
+        return page, None
+    return page, (str(keys[-1][0]), int(keys[-1][1]))
+
+
 def show(store: Store, name: str, version: int = 0, *, tenant: str = DEFAULT_TENANT) -> list[StoredTemplate]:
     """The parts of a version, 0 for the newest. Raises `NotFound`."""
     found = list(from_store(store)(tenant, name, version))
