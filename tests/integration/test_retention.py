@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from sendonce.core.delivery import Channel
 from sendonce.core.errors import NotFound, Refused, StoreUnavailable
-from sendonce.core.lifecycle import State
-from sendonce.core.outcome import Accepted, Failed, Reason, Unknown
+from sendonce.core.lifecycle import Event, State
+from sendonce.core.outcome import Accepted, Unknown
 from sendonce.core.reminder import Asked
 from sendonce.core.retention import Keep
+from sendonce.moves import move_on
 from sendonce.pipeline import erasure, restore
 from sendonce.pipeline.intake import Mode, Result, Verdict, admit, again
 from sendonce.pipeline.report import report
@@ -23,8 +25,11 @@ from sendonce.pipeline.retention import LOOK_S, ROUND_US, Retention
 from sendonce.pipeline.sealed import check_seals
 from sendonce.pipeline.sealer import Sealer, refuse_unsealed
 from sendonce.pipeline.verify import verify
-from sendonce.ports.store import Tx
+from sendonce.ports.store import Move, Tx
 from sendonce.preparation import prepare
+from sendonce.store import postgres
+from tests.integration import world as small
+from tests.integration.places import OneStorePlace
 from tests.integration.world import SECOND, TENANT, World
 
 DAY_S = 86_400.0
@@ -440,14 +445,93 @@ def test_an_erased_person_is_removed_like_all_others() -> None:
         erasure.preview(world.store, "c-1", policy=world.policy, tenant=TENANT)
 
 
-@pytest.mark.parametrize("outcome", [Accepted("x"), Failed(Reason.UNAVAILABLE, "503")])
-def test_a_call_that_is_open_keeps_its_delivery(outcome: Accepted | Failed) -> None:
+def test_a_call_that_is_open_keeps_its_delivery_though_it_is_proven() -> None:
     world = World("K")
     key = world.schedule("a")
     world.pass_()
-    claims = world.claim()
+    (claim,) = world.claim()
+    world.write(lambda tx: _prove(world, tx, key))
     _newest(world)
     _days(world, 100)
     _round(world)
-    assert _exists(world, key)
-    world.settle([(claim, outcome) for claim in claims])
+    assert (_exists(world, key), world.state(key)) == (True, State.ACCEPTED)
+    world.settle([(claim, Accepted("r"))])
+    world.schedule("newer", due_in_s=1e9)
+    _days(world, 1)
+    _round(world)
+    assert not _exists(world, key)
+
+
+def _prove(world: World, tx: Tx, key: str) -> None:
+    (row,) = tx.deliveries.by_keys([(TENANT, key)])
+    course = replace(row.course, receipt="r")
+    told = {"receipt": "r"}
+    move = move_on(row, Event.PROVEN, world.policy, tx, actor="provider", course=course, details=told)
+    assert isinstance(move, Move)
+    tx.deliveries.move([move])
+
+
+def test_a_dead_sibling_keeps_what_was_sent() -> None:
+    world = World("N", "K")
+    sent = world.schedule("pair", account="email-N", also=(Channel.SMS,))
+    world.pass_()
+    world.send(Accepted("x"), "email-N")
+    dead = world.fail_until_dead(world.key("pair", Channel.SMS))
+    _newest(world)
+    _days(world, 100)
+    _round(world)
+    assert world.read(lambda tx: tx.contents.get([(world.row(sent).id, 1)]))
+    world.withdraw(dead)
+    world.schedule("newer", due_in_s=1e9)
+    _days(world, 100)
+    _round(world)
+    assert (_exists(world, sent), _exists(world, dead)) == (False, False)
+
+
+@pytest.mark.sqlite_only  # it chooses its own place: on SQLite nobody else writes meanwhile
+@pytest.mark.parametrize("gone", ["erased", "emptied", "removed"])
+def test_what_goes_between_reading_a_reminder_and_locking_it_is_not_revised(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    place = OneStorePlace(postgres_url)
+    monkeypatch.setattr(small, "place", place)
+    world, other = World("K", "N"), World("K", "N")
+    other.clock = world.clock
+    assert _admit(world, "a", phone="", email="ann@example.com", category="email-N", due="in 1h").keys
+    world.withdraw("a:c-1:email")
+    _newest(world)
+    days = {"erased": 0, "emptied": 31, "removed": 91}[gone]
+    other.store.close()
+    other.store = postgres.open_store(postgres_url, world.clock, inline=True, server_clock=False)
+    _days(world, days)
+
+    def revise(tx: Tx) -> None:
+        find = tx.reminders.find
+
+        def find_and_lose(keys: Any) -> Any:
+            found = find(keys)
+            if gone == "erased":
+                erasure.erase(
+                    other.store, "c-1", policy=world.policy, tenant=TENANT, reason="asked", actor="operator:a"
+                )
+            else:
+                _run(Retention(other.store, world.policy, KEEP))
+            return found
+
+        tx.reminders.find = find_and_lose  # type: ignore[method-assign]
+        asked = Asked(
+            reminder="a", customer="c-1", due="in 1h", template="t", phone="+12025550123",
+            data={"name": "Eve"}, category="sms-K",
+        )  # fmt: skip
+        prepared = prepare(asked, world.policy, world.book, secret=world.store.secret, now=world.now)
+        admit(tx, prepared, policy=world.policy, actor="api:test", mode=Mode.UPDATE)
+
+    with pytest.raises(StoreUnavailable, match="was removed while it was revised"):
+        world.write(revise)
+    assert {row["state"] for row in _rows(world, "view_verify_rows", after=0, upto=99)} <= {
+        "CANCELLED",
+        "SCHEDULED",
+    }
+    assert not _exists(world, "a:c-1:sms")
+    other.store.close()
+    place.close()
