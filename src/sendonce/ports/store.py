@@ -704,7 +704,9 @@ class Seals(Protocol):
         """The entries with numbers above `after` up to `upto`, in order, at most `limit`."""
         ...
 
-    def last(self) -> SealedBlock | None: ...
+    def last(self) -> SealedBlock | None:
+        """The newest block, without its leaves."""
+        ...
 
     def page(self, after: int, limit: int) -> list[SealedBlock]:
         """Blocks with a number above this one, in order."""

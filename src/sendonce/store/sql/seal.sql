@@ -13,7 +13,7 @@ SELECT who FROM {ledger_writers};
 SELECT id, delivery_id, seq, hash FROM ledger WHERE id > :after AND id <= :upto ORDER BY id LIMIT :limit;
 
 -- name: seal_last
-SELECT number, header, hash, signature, leaves FROM seal ORDER BY number DESC LIMIT 1;
+SELECT number, header, hash, signature, '' AS leaves FROM seal ORDER BY number DESC LIMIT 1;
 
 -- name: seal_page
 SELECT number, header, hash, signature, leaves FROM seal WHERE number > :after ORDER BY number LIMIT :limit;
