@@ -18,7 +18,7 @@ from sendonce.core.outcome import Accepted, Unknown
 from sendonce.core.reminder import Asked
 from sendonce.core.retention import Keep
 from sendonce.moves import move_on
-from sendonce.pipeline import erasure, restore
+from sendonce.pipeline import erasure, restore, story
 from sendonce.pipeline.intake import Mode, Result, Verdict, admit, again
 from sendonce.pipeline.report import report
 from sendonce.pipeline.retention import LOOK_S, ROUND_US, Retention
@@ -101,6 +101,10 @@ def test_first_the_content_goes_then_the_delivery_with_its_entries() -> None:
     assert not _exists(world, key)
     assert not world.read(lambda tx: tx.rows("view_ledger", delivery_id=row.id))
     assert not world.read(lambda tx: tx.reminders.by_ids([row.reminder_id]))
+    with pytest.raises(NotFound, match="removed by policy"):
+        world.read(lambda tx: story.story(tx, key, world.policy))
+    with pytest.raises(NotFound, match="removed by policy"):
+        world.read(lambda tx: story.record(tx, key))
     (stone,) = _rows(world, "view_tombstones", after=0, limit=9)
     body = json.loads(stone["body"])
     assert (body["deliveries"], body["entries"], body["policy"]) == (1, len(entries), "deliveries=90d")

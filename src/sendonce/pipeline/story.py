@@ -99,7 +99,9 @@ def record(tx: Tx, key: str, *, tenant: str = DEFAULT_TENANT) -> Record:
     """The ledger of one delivery. Raises `NotFound`, and `InvalidInput` for what is no delivery key."""
     delivery = delivery_by_key(tx, tenant, parse_key(key).key)
     if delivery is None:
-        raise NotFound(f"no delivery has the key {key!r:.200}: look for it with `sendonce find`")
+        raise _unknown(
+            tx, tenant, key, f"no delivery has the key {key!r:.200}: look for it with `sendonce find`"
+        )
     return Record(delivery, tuple(lines_of(tx, delivery.id)))
 
 
@@ -123,10 +125,21 @@ def _named(tx: Tx, name: str, tenant: str) -> list[Delivery]:
         return [delivery]
     rows = tx.rows("view_deliveries_of_reminder", tenant=tenant, reminder=name, limit=DELIVERIES_MAX)
     if not rows:
-        raise NotFound(
-            f"nothing is known of {name!r:.200}: give a reminder id or a delivery key, or use `sendonce find`"
-        )
+        why = "give a reminder id or a delivery key, or use `sendonce find`"
+        raise _unknown(tx, tenant, name, f"nothing is known of {name!r:.200}: {why}")
     return [delivery_of(row) for row in rows]
+
+
+def _unknown(tx: Tx, tenant: str, name: str, otherwise: str) -> NotFound:
+    """What to say of a name that no delivery has: it may be that of one that was removed."""
+    try:
+        identity = parse_key(name)
+    except InvalidInput:
+        return NotFound(otherwise)
+    one = (tenant, identity.reminder, identity.customer)
+    if one not in tx.removals.known([one]):
+        return NotFound(otherwise)
+    return NotFound(f"{name} ended long ago and was removed by policy: the report of its day still counts it")
 
 
 def _tell(
