@@ -201,7 +201,12 @@ def test_an_opt_out_takes_back_what_is_open_before_it_is_answered(api: Api) -> N
         {"address": "EVE@example.com", "kind": "opt_out", "evidence": "ticket 7"},
         {"address": "nobody"},
     ]
-    done = api.post("/v1/preferences", {"records": records}).ok()
+    headers = {"Idempotency-Key": "opt-out-1"}
+    done = api.post("/v1/preferences", {"records": records}, headers=headers).ok()
+    again = api.post("/v1/preferences", {"records": records}, headers=headers).ok()
+    assert "nobody" in done["problems"][0]["why"]
+    assert {**again, "problems": []} == {**done, "problems": []}
+    assert "nobody" not in str(again)
     assert (done["records"], done["new"], done["deliveries"]) == (1, 1, {"suppressed": 1})
     assert [(each["index"], each["field"]) for each in done["problems"]] == [(1, "phone")]
     assert api.get("/v1/deliveries/pref-1:c-1:email").ok()["state"] == "SUPPRESSED"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -315,6 +317,22 @@ def test_a_repetition_is_answered_as_before_and_says_so(api: Api) -> None:
     assert (again.body, again.headers["idempotency-replayed"]) == (first.body, "true")
     assert "idempotency-replayed" not in first.headers
     assert hand_in(api, reminder("once-1")).ok()["counts"] == {"unchanged": 1}
+
+
+def test_what_is_kept_of_an_answer_quotes_nobody(api: Api) -> None:
+    headers = {"Idempotency-Key": "req-quoted"}
+    given = [reminder("quote-1"), reminder("quote-2", email="ann.may.example.com")]
+    first = hand_in(api, *given, headers=headers)
+    assert "ann.may" in first.ok()["results"][1]["why"]
+    known = api.app.store.read(lambda tx: tx.answers.get("default", "req-quoted"))
+    assert known is not None
+    kept = zlib.decompress(base64.b85decode(known.answer))
+    again = hand_in(api, *given, headers=headers)
+    assert again.body == kept
+    assert b"ann.may" not in kept
+    parts = ("counts", "index", "verdict", "keys", "field")
+    for before, after in zip(first.document["results"], again.document["results"], strict=True):
+        assert [before.get(name) for name in parts] == [after.get(name) for name in parts]
 
 
 def test_another_request_under_a_key_that_is_taken_is_refused(api: Api) -> None:

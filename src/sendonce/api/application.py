@@ -79,8 +79,8 @@ def application(
 
 
 READY_S: Final = 1.0
-NOT_ONCE: Final = frozenset({"add_key", "rotate_key"})
-"""What takes no Idempotency-Key: a secret is shown once, and kept nowhere."""
+NOT_ONCE: Final = frozenset({"add_key", "rotate_key", "preview_template"})
+"""What takes no Idempotency-Key: a secret is shown once and kept nowhere; a preview does nothing."""
 
 
 class _Guarded:

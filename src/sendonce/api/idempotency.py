@@ -37,17 +37,24 @@ KEEP_US: Final = 31 * 86_400 * SECOND
 STALE_US: Final = 120 * SECOND
 """Nobody answers for so long: whoever began has died."""
 FORGET_PAGE: Final = 20
+NOT_KEPT: Final = "as it was answered before; the sentence is not kept, since it may quote what was given"
 
 _FORM: Final = re.compile(r'"([!#-\[\]-~ ]+)"|([!#-~]+)')
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An answer. `about_until`: until when what it is about can still happen; it is kept longer than that."""
+    """An answer.
+
+    about_until  until when what it is about can still happen; it is kept longer than that
+    kept         what is kept of it and answered again, b"" for all: without what somebody wrote, such as an
+                 address that is none, since it is kept for long and a person may have to be forgotten
+    """
 
     body: bytes
     status: int = 200
     about_until: int = 0
+    kept: bytes = b""
 
 
 def said(model: BaseModel, *, status: int = 200) -> Done:
@@ -94,7 +101,7 @@ class _Begun:
         return known
 
     def finish(self, done: Done) -> None:
-        answer = base64.b85encode(zlib.compress(done.body, 6)).decode()
+        answer = base64.b85encode(zlib.compress(done.kept or done.body, 6)).decode()
         keep_until = max(self._at, done.about_until) + KEEP_US
 
         def unit(tx: Tx) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from fastapi import Query, Request, Response
 from pydantic import ConfigDict, Field
 
-from sendonce.api.idempotency import Done, once, said
+from sendonce.api.idempotency import NOT_KEPT, Done, once, said
 from sendonce.api.pages import LIMIT, Cursor, Limit, Pages
 from sendonce.api.program import Caller, MayCancel, MayRead
 from sendonce.api.reminders import CancelledSaid, cancelled_said
@@ -127,15 +127,16 @@ def _record(asked: PreferencesAsked, caller: Caller) -> Done:
     done = consent.record(
         caller.store, _records(asked, caller, problems), policy=caller.policy, actor=caller.actor
     )
-    return said(
-        RecordedSaid(
-            records=done.records,
-            new=done.new,
-            deliveries=dict(done.counts),
-            answers=[cancelled_said(each) for each in done.answers],
-            problems=problems,
-        )
+    answer = RecordedSaid(
+        records=done.records,
+        new=done.new,
+        deliveries=dict(done.counts),
+        answers=[cancelled_said(each) for each in done.answers],
+        problems=problems,
     )
+    unquoted = [each.model_copy(update={"why": NOT_KEPT}) for each in problems]
+    kept = answer.model_copy(update={"problems": unquoted})
+    return Done(answer.model_dump_json().encode(), kept=kept.model_dump_json().encode())
 
 
 def _records(asked: PreferencesAsked, caller: Caller, problems: list[ProblemSaid]) -> Iterator[Record]:

@@ -15,7 +15,7 @@ from fastapi import Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from sendonce.address import masked
-from sendonce.api.idempotency import Done, once, said
+from sendonce.api.idempotency import NOT_KEPT, Done, once, said
 from sendonce.api.problems import Problem
 from sendonce.api.program import BODY, Caller, MayCancel, MayRead, MaySchedule
 from sendonce.api.reading import parsed
@@ -188,8 +188,15 @@ def _hand_in(body: bytes, caller: Caller) -> Done:
         bound=True,
     )
     counts = Counter(result.verdict.value for result in done.results)
-    document = {"counts": counts, "results": [_result(result) for result in done.results]}
-    return Done(_write(document), about_until=done.latest)
+    results = [_result(result) for result in done.results]
+    kept = b""
+    if counts[Verdict.INVALID.value]:
+        kept = _write({"counts": counts, "results": [_without_quotes(each) for each in results]})
+    return Done(_write({"counts": counts, "results": results}), about_until=done.latest, kept=kept)
+
+
+def _without_quotes(result: dict[str, object]) -> dict[str, object]:
+    return {**result, "why": NOT_KEPT} if result["verdict"] == Verdict.INVALID.value else result
 
 
 def _bulk(document: object) -> tuple[list[object], bool]:

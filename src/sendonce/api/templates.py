@@ -200,33 +200,29 @@ def read_template(
     )
 
 
-@resource.post("/template-previews", Scope.READ, response_model=PreviewSaid)
-def preview_template(request: Request, asked: PreviewAsked, caller: MayRead) -> Response:
+@resource.post("/template-previews", Scope.READ)
+def preview_template(asked: PreviewAsked, caller: MayRead) -> PreviewSaid:
     """A version with data filled in, and what a text message of it costs. Nothing is kept, nothing sent."""
-
-    def work() -> Done:
-        found = templates.preview(
-            caller.store,
-            asked.name,
-            asked.data,
-            version=asked.version,
-            reminder=asked.reminder,
-            customer=asked.customer,
-            timezone=asked.timezone,
-            tenant=caller.tenant,
+    found = templates.preview(
+        caller.store,
+        asked.name,
+        asked.data,
+        version=asked.version,
+        reminder=asked.reminder,
+        customer=asked.customer,
+        timezone=asked.timezone,
+        tenant=caller.tenant,
+    )
+    rendered = [
+        RenderedSaid(
+            channel=each.channel,
+            subject=each.rendered.subject,
+            text=each.rendered.text,
+            html=each.rendered.html,
+            parts=each.segments.parts if each.segments else None,
+            units=each.segments.units if each.segments else None,
+            encoding=each.segments.encoding if each.segments else None,
         )
-        rendered = [
-            RenderedSaid(
-                channel=each.channel,
-                subject=each.rendered.subject,
-                text=each.rendered.text,
-                html=each.rendered.html,
-                parts=each.segments.parts if each.segments else None,
-                units=each.segments.units if each.segments else None,
-                encoding=each.segments.encoding if each.segments else None,
-            )
-            for each in found
-        ]
-        return said(PreviewSaid(name=asked.name, version=found[0].version, previews=rendered))
-
-    return once(request, caller, work)
+        for each in found
+    ]
+    return PreviewSaid(name=asked.name, version=found[0].version, previews=rendered)
