@@ -359,7 +359,11 @@ class App:
         lead = Leader(self.store, "retention", self.process, lease_s=RETENTION_LEASE_S)
         bury = refuse_unsealed if self.settings.audit.seal else bury_nowhere
         retention = Retention(
-            self.store, self.policy, self.settings.keep, bury=bury, overwrite=self.empty_log
+            self.store,
+            self.policy,
+            self.settings.keep,
+            bury=bury,
+            overwrite=lambda: self.empty_log(wait_s=1.0),  # a stop waits for it
         )
 
         def step() -> float:
@@ -373,13 +377,13 @@ class App:
         stops.append(poller.stop)
         return lead
 
-    def empty_log(self) -> bool:
+    def empty_log(self, *, wait_s: float = 10.0) -> bool:
         """See that what was erased is in no file of the store's own: whether it is. On PostgreSQL that is for
         its vacuum (docs/privacy.md)."""
         url = self.settings.store_url
         if url.kind is not StoreKind.SQLITE:
             return False
-        return empty_log(sqlite.path_of(str(url)))
+        return empty_log(sqlite.path_of(str(url)), wait_s=wait_s)
 
     def close(self) -> None:
         """Close the store. Idempotent."""

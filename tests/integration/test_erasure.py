@@ -352,7 +352,7 @@ def test_no_byte_of_them_is_left_in_the_files_of_sqlite(tmp_path: Path) -> None:
     before = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert all(before.count(trace) > 1 for trace in TRACES[:3])
     assert _erase(world).reminders == 41
-    assert empty_log(str(path))
+    assert empty_log(str(path), wait_s=10.0)
     after = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert not [(name, trace) for name, text in after.items() for trace in TRACES if trace in text]
     assert after["store.db"].count(b"bob1@example.com") > 0

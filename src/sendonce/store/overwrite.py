@@ -13,11 +13,10 @@ import apsw
 
 from sendonce.store.sqlite import translated
 
-WAIT_S: Final = 10.0
 _LOOK_S: Final = 0.05
 
 
-def empty_log(path: str, *, wait_s: float = WAIT_S) -> bool:
+def empty_log(path: str, *, wait_s: float) -> bool:
     """Copy the write-ahead log into the file and cut it off; whether that could be done in this time.
 
     Beside writers: each try holds them up for milliseconds, and none waits in front of them.
