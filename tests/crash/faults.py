@@ -40,10 +40,12 @@ class Fault:
 WEIGHTS: Final[dict[tuple[Act, str], int]] = {
     (Act.KILL, "worker"): 46,
     (Act.KILL, "scheduler"): 14,
-    (Act.KILL, "intake"): 10,
+    (Act.KILL, "intake"): 6,
+    (Act.KILL, "api"): 6,
     (Act.PAUSE, "worker"): 14,
     (Act.PAUSE, "scheduler"): 5,
-    (Act.PAUSE, "intake"): 3,
+    (Act.PAUSE, "intake"): 2,
+    (Act.PAUSE, "api"): 3,
     (Act.RESTART, ""): 8,
 }
 

@@ -1,8 +1,8 @@
 """`python -m tests.crash.intake`: a process that takes reminders in, at a pace, and takes some of them back.
 
-It stands where an application with the Python client or the HTTP API would: it schedules through
-`sendonce.Client`, asks again after every error and every restart, and cancels a few, before they are due and
-in the middle of their calls. What it was told is in its journal.
+It stands where an application would: it schedules through `sendonce.Client`, in turns on the store and over
+HTTP, asks again after every error and every restart, and cancels a few, before they are due and in the middle
+of their calls. What it was told is in its journal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -69,17 +69,20 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("journal", type=Path)
     parser.add_argument("seed", type=int)
+    parser.add_argument("api")
+    parser.add_argument("key", type=Path)
     asked = parser.parse_args()
     telemetry.configure("info", "json", process=f"intake-{os.getpid()}")
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
-    with Client(asked.config, environ={}) as client:
-        Intake(client, asked.journal, asked.seed).run(stopping)
+    key = asked.key.read_text("utf-8")
+    with Client(asked.config, environ={}) as near, Client(asked.api, key=key) as far:
+        Intake((near, far), asked.journal, asked.seed).run(stopping)
 
 
 class Intake:
-    def __init__(self, client: Client, journal: Path, seed: int) -> None:
-        self._client = client
+    def __init__(self, ways: Sequence[Client], journal: Path, seed: int) -> None:
+        self._ways = ways
         self._seed = seed
         self._number, self._unanswered = _left_by_those_before(journal)
         self._journal = Journal(journal)
@@ -96,11 +99,14 @@ class Intake:
             self._cancel_some(batch.number)
             stopping.wait(max(0.0, begun + BATCH_S - time.monotonic()))
 
+    def _way(self, number: int) -> Client:
+        return self._ways[number % len(self._ways)]
+
     def _schedule(self, batch: Batch) -> None:
         reminders = batch.reminders()
         while True:
             try:
-                results = self._client.schedule(reminders)
+                results = self._way(batch.number).schedule(reminders)
                 break
             except StoreUnavailable:
                 time.sleep(AGAIN_S)
@@ -116,14 +122,14 @@ class Intake:
         chance = Random(self._seed * 1_000_003 + number)
         for account, count in PER_BATCH.items():
             if chance.random() < CANCELLED * count / 2:
-                self._cancel(f"{account}-{number * count}")  # due later
+                self._cancel(f"{account}-{number * count}", number)  # due later
             if number >= 1 and chance.random() < CANCELLED * count / 2:
-                self._cancel(f"{account}-{number * count - chance.randint(1, count - 1)}")  # due now
+                self._cancel(f"{account}-{number * count - chance.randint(1, count - 1)}", number)  # due now
 
-    def _cancel(self, reminder: str) -> None:
+    def _cancel(self, reminder: str, number: int) -> None:
         while True:
             try:
-                done = self._client.cancel(reminder=reminder, reason="returned")
+                done = self._way(number).cancel(reminder=reminder, reason="returned")
                 break
             except StoreUnavailable:
                 time.sleep(AGAIN_S)

@@ -1,6 +1,7 @@
-"""A crash run: six real processes, a store and two providers, and something that goes wrong all the time.
+"""A crash run: seven real processes, a store and two providers, and something that goes wrong all the time.
 
-Two schedulers, three workers and a process that takes reminders in (and back) work on one store. They are
+Two schedulers, three workers, the HTTP API and an application that hands reminders in (and takes some back),
+through the API and past it in turns, work on one store. They are
 killed, stopped for longer than their lease and continued; the database server is stopped as by a crash and
 started. Each comes back as a service manager would bring it. Then everything may finish, and is judged
 (`verdict`).
@@ -9,8 +10,10 @@ started. Each comes back as a service manager would bring it. Then everything ma
 from __future__ import annotations
 
 import math
+import socket
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -22,12 +25,13 @@ from sendonce import config
 from sendonce.app import App
 from sendonce.cli.progress import Watch
 from sendonce.core.errors import StoreError
+from sendonce.pipeline.api_keys import add
 from sendonce.pipeline.templates import add_sources
 from sendonce.render import TemplateSource
 from sendonce.testing.sandbox import ChannelRules, SandboxClient, SandboxSettings, Trigger, sandbox_in_process
 from tests.crash.database import Database, database
 from tests.crash.faults import Act, Fault, faults
-from tests.crash.processes import Member, Processes, sendonce
+from tests.crash.processes import LEASED, Member, Processes, sendonce
 from tests.crash.recovery import Beats, Held, Moves, Over, Passes, Recovery, leased
 
 CONFIG: Final = Path(__file__).with_name("sendonce.toml")
@@ -79,12 +83,18 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the processes work on. `doors`: the provider of each account."""
+    """What the processes work on.
+
+    doors  the provider of each account
+    api    the address of the HTTP API
+    key    the file with the application's key for it"""
 
     database: Database
     doors: Mapping[str, SandboxClient]
     app: App
     config: Path
+    api: str
+    key: Path
 
     def taken(self) -> int:
         """How many messages the providers have taken so far."""
@@ -118,8 +128,9 @@ def world(stack: ExitStack, options: Options) -> World:
             SandboxSettings(seed=options.seed, sms=_rules("asked")),
         )
     )
-    text = CONFIG.read_text("utf-8")
+    text, port = CONFIG.read_text("utf-8"), _free_port()
     for name, value in (
+        ("api_port", port),
         ("store", place.url),
         ("http_port", usual.http_port),
         ("smtp_port", usual.smtp_port),
@@ -131,7 +142,16 @@ def world(stack: ExitStack, options: Options) -> World:
     app = stack.enter_context(App(config.load(path, environ={})))
     sources = [TemplateSource("sms", "", TEMPLATE, ""), TemplateSource("email", "Your parcel", TEMPLATE, "")]
     add_sources(app.store, "parcel", {source.channel: source for source in sources}, actor="crash")
-    return World(place, {"keyed": usual, "plain": usual, "asked": asked}, app, path)
+    key = options.folder / "api.key"
+    key.write_text(add(app.store, "crash", ["schedule", "cancel"], actor="crash").token, "utf-8")
+    doors = {"keyed": usual, "plain": usual, "asked": asked}
+    return World(place, doors, app, path, f"http://127.0.0.1:{port}", key)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def _rules(account: str) -> ChannelRules:
@@ -159,12 +179,13 @@ class _Run:
         self._options = options
         self._world = world
         self._say = say
-        program = [sys.executable, "-m", "tests.crash.intake"]
+        program, api = [sys.executable, "-m", "tests.crash.intake"], (world.api, world.key)
         self._processes = Processes(
             {
                 "scheduler": [sendonce(world.config, "scheduler")] * SCHEDULERS,
                 "worker": [sendonce(world.config, "worker")] * WORKERS,
-                "intake": [[*program, str(world.config), str(options.journal), str(options.seed)]],
+                "api": [sendonce(world.config, "api")],
+                "intake": [[*program, *map(str, (world.config, options.journal, options.seed, *api))]],
             },
             options.folder,
             store_away_since=lambda at: self._away_until >= at,
@@ -193,7 +214,7 @@ class _Run:
         self._problems += [f"never over: {one.label}" for one in self._recovering]
         self._processes.stop("intake")
         self._drain()
-        self._processes.stop("worker", "scheduler")
+        self._processes.stop("worker", "scheduler", "api")
         problems = [*self._problems, *self._processes.problems]
         return Course(self._struck, self._recovered, self._held, problems)
 
@@ -255,14 +276,24 @@ class _Run:
                 return self._held[-1]
             case "scheduler":
                 return Passes()
+            case "api":
+                return lambda tx: self._answers()
             case _:
                 size = self._options.journal.stat().st_size
                 return lambda tx: self._options.journal.stat().st_size > size
 
+    def _answers(self) -> bool:
+        """The API, for who asks whether it is ready."""
+        try:
+            with urllib.request.urlopen(f"{self._world.api}/readyz", timeout=1.0) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
     def _look(self) -> None:
         time.sleep(LOOK_S)
         for member in self._processes.look():
-            if member.role != "intake":
+            if member.role in LEASED:
                 self._begin("continued", member, Beats(member.pid))
         alive = self._processes.pids()
         # Who has ended since will not beat again; what it held stays a question.
