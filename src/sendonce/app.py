@@ -255,9 +255,7 @@ class App:
         if schedule and self.settings.audit.seal:
             sealer = self.sealer()  # a key that is none is told before anything has begun
             every_s = self.settings.audit.every_s
-            sealing = Leader(
-                self.store, "sealer", self.process, lease_s=max(self.policy.lease_s, 3 * every_s)
-            )
+            sealing = Leader(self.store, "sealer", self.process, lease_s=self.policy.lease_s + every_s)
             leads = sealing.leads
 
             async def close_blocks() -> float:
