@@ -37,6 +37,7 @@ class Fault(StrEnum):
     SLOW_COMMIT = "slow commit"
     DAMAGED_TEXT = "stored text damaged for a while"
     STORE_AWAY = "store away for one process"
+    BEATS_LOST = "heartbeats of one process lost"
     FAILOVER = "failover that lost commits"
     # The network
     NO_CONNECTION = "no connection"
@@ -102,6 +103,7 @@ _STORE: Final = {
     Fault.SLOW_COMMIT: 0.02,
     Fault.DAMAGED_TEXT: 0.02,
     Fault.STORE_AWAY: 0.02,
+    Fault.BEATS_LOST: 0.01,
     Fault.FAILOVER: 0.1,
 }
 _NETWORK: Final = {
@@ -150,10 +152,10 @@ _PEOPLE: Final = {
     Fault.UNDO: 0.03,
     Fault.REDRIVE: 0.4,
     Fault.REDRIVE_FRESH: 0.25,
-    Fault.SAY_SENT: 0.1,
+    Fault.SAY_SENT: 0.2,
     Fault.SAY_SENT_PROVEN: 0.2,
-    Fault.SAY_NOT_SENT: 0.1,
-    Fault.SAY_RESEND: 0.5,
+    Fault.SAY_NOT_SENT: 0.2,
+    Fault.SAY_RESEND: 0.4,
     Fault.PAUSE_SCHEDULER: 0.1,
     Fault.PAUSE_CHANNEL: 0.1,
     Fault.PAUSE_GROUP: 0.2,
@@ -175,7 +177,7 @@ class Profile:
 
     name: str
     chances: Mapping[Fault, float] = field(default_factory=dict)
-    share: float = 0.6
+    share: float = 0.75
     deliveries: int = 0
     active_s: float = 60.0
     beyond: bool = False

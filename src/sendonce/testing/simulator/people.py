@@ -30,6 +30,8 @@ from sendonce.testing.simulator.faults import Dice, Fault
 
 SECOND: Final = 1_000_000
 TEMPLATE: Final = "t"
+STEPS_MAX: Final = 2
+"""How often somebody sets the calendar because of what has just happened: all else waits for it as well."""
 EXPIRIES_S: Final = (12, 20, 40, 90, 240)
 ADDRESSES_MIN: Final = 60
 BATCH: Final = 20
@@ -38,6 +40,8 @@ GROUPS: Final = 4
 ACTOR: Final = "operator:simulated"
 SOON: Final = (0.0, 0.0, 0.002, 0.03, 0.3, 3.0, 12.0)
 """Seconds after something was seen, until somebody acts on it."""
+IN_A_CALL: Final = (0.0, 0.002, 0.02, 0.05, 0.1)
+"""The same for what is only true while a call is open."""
 
 Deed = Callable[[Store, TemplateBook], None]
 """Something a person does; run beside the loop, through the ports of a desk."""
@@ -63,8 +67,8 @@ _DOUBTS: Final = {
 """After these, somebody may ask the provider by telephone, and bring a receipt: how likely."""
 LOST_TRACK: Final = 4.0
 """The same for what the store knows to be in doubt and not where it went."""
-_STORED: Final = frozenset({State.QUEUED, State.RECONCILING})
-"""While it stands so, its stored text is needed once more."""
+_STORED: Final = {State.QUEUED: 1.0, State.RECONCILING: 4.0}
+"""While it stands so, its stored text is needed once more; nobody can be asked without it."""
 _WORDS: Final = {
     Fault.SAY_SENT_PROVEN: resolve.Word.SENT,
     Fault.SAY_SENT: resolve.Word.SENT,
@@ -89,6 +93,7 @@ class People:
     _due_s: dict[str, float] = field(default_factory=dict)
     _sound: dict[tuple[int, int], Content] = field(default_factory=dict)
     _expiries: int = 0
+    _steps: int = STEPS_MAX
     _over: bool = False
 
     # Callers
@@ -162,26 +167,29 @@ class People:
         key, state = shadow.key, shadow.standing.state
         place = f"{key} {event}"
         weight = 3.0 if shadow.standing.maybe else _LATER_WEIGHT.get(event, 3.0)
+        when = IN_A_CALL if event is Event.CLAIMED else SOON
         if event is Event.SCHEDULED:
             self._caller_returns(key)
         if self._strikes(Fault.CANCEL, place, key, weight):
-            self._soon(place, self._cancel(key, "paid"))
+            self._soon(place, self._cancel(key, "paid"), when)
         if self._strikes(Fault.OPT_OUT, place, key, weight):
-            self._soon(place, self._record(key, Kind.OPT_OUT))
+            self._soon(place, self._record(key, Kind.OPT_OUT), when)
             if self.dice.strikes(Fault.OPT_IN, key):
                 self.do(self.dice.between(key, 1.0, 20.0), self._record(key, Kind.OPT_IN))
         lost_track = shadow.standing.maybe and not shadow.account
         proof = LOST_TRACK if lost_track else _DOUBTS.get(event, 0.0)
         if proof and self._strikes(Fault.SAY_SENT_PROVEN, place, key, proof):
             self._soon(place, self._say(key, Fault.SAY_SENT_PROVEN))
-        if event is Event.UNRESOLVED and self._strikes(Fault.CLOCK_BACK, place, key, 5.0):
+        if event is Event.UNRESOLVED and self._steps and self._strikes(Fault.CLOCK_BACK, place, key, 5.0):
             # Its expiry lies in the future once more.
+            self._steps -= 1
             self.step_clock(-60.0)
-        if event is Event.PERMITTED and self._strikes(Fault.CLOCK_FORWARD, place, key, 0.5):
+        if event is Event.PERMITTED and self._steps and self._strikes(Fault.CLOCK_FORWARD, place, key, 0.5):
+            self._steps -= 1
             self.step_clock(90.0)
         if event is Event.HELD and self.dice.chance(f"{place} mended") < 0.5:
             self._soon(place, self._resume(pause.Target(pause.Scope.ACCOUNT, shadow.account)))
-        if state in _STORED and self._strikes(Fault.DAMAGED_TEXT, place, key, weight):
+        if state in _STORED and self._strikes(Fault.DAMAGED_TEXT, place, key, weight * _STORED[state]):
             self._soon(place, self._damage(key))
             self.do(self.dice.between(f"{place} put back", 1.0, 15.0), self.put_back)
         if state in DEAD_LETTERS:
@@ -192,8 +200,8 @@ class People:
     def _strikes(self, fault: Fault, place: str, key: str, weight: float) -> bool:
         return self.dice.strikes(fault, place, key, weight=weight)
 
-    def _soon(self, place: str, deed: Deed) -> None:
-        self.do(self.dice.pick(f"{place} soon", SOON), deed)
+    def _soon(self, place: str, deed: Deed, when: Sequence[float] = SOON) -> None:
+        self.do(self.dice.pick(f"{place} soon", when), deed)
 
     def _caller_returns(self, key: str) -> None:
         dice, asked = self.dice, self.asked[parse_key(key).reminder]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from sendonce.core.errors import SendonceError, StoreUnavailable
+from sendonce.pipeline.heartbeat import Heartbeat
 from sendonce.ports.queue import Hint
 from sendonce.ports.store import Listening, Tx
 from sendonce.store.sqlite import SqliteStore
@@ -93,6 +94,7 @@ class StorePort:
         self.secret = ground.store.secret
         self.one_writer = ground.store.one_writer
         self._away_until = 0.0
+        self._beats_lost_until = 0.0
 
     def write(self, unit: Callable[[Tx], T], *, beside: bool = False) -> Future[T]:
         self._process.check()
@@ -152,6 +154,8 @@ class StorePort:
             self._away_until = ground.loop.time() + dice.between(f"{place} away", 0.2, 1.2 * ground.lease_s)
         if dice.strikes(Fault.STORE_ERROR, place, f"the store refuses {process.id}") or self._is_away:
             raise StoreUnavailable("simulated: locked")
+        if _is_beat(unit) and self._loses_beats():
+            raise StoreUnavailable("simulated: the heartbeat's own connection is gone")
         process.check()
         try:
             answer, news = ground.store.write(lambda tx: (unit(tx), ground.checker.news(tx))).result()
@@ -170,6 +174,13 @@ class StorePort:
         await ground.gate(process, f"{place} after", weight=weight)
         return answer
 
+    def _loses_beats(self) -> bool:
+        """Its lease runs out in the midst of the work: the last claims under it must not be started."""
+        ground, process = self._ground, self._process
+        if ground.dice.strikes(Fault.BEATS_LOST, f"{process.name} beat", f"{process.id} is not heard of"):
+            self._beats_lost_until = ground.loop.time() + 2.0 * ground.lease_s
+        return ground.loop.time() < self._beats_lost_until and ground.dice.striking
+
     @property
     def _is_away(self) -> bool:
         return self._ground.loop.time() < self._away_until and self._ground.dice.striking
@@ -185,6 +196,10 @@ class StorePort:
     def _read_now(self, query: Callable[[Tx], T]) -> T:
         self._process.check()
         return self._ground.store.read(query)
+
+
+def _is_beat(unit: Callable[[Tx], object]) -> bool:
+    return getattr(unit, "__qualname__", "").startswith(Heartbeat.__name__)
 
 
 class QueuePort:

@@ -63,6 +63,10 @@ REFUSALS: Final = (
 FATES: Final = (Fault.LOST_REQUEST, Fault.LATE_ARRIVAL, Fault.LOST_RESPONSE, Fault.SLOW, Fault.ADAPTER_BUG)
 
 
+THINK_MAX_S: Final = 0.25
+"""What thinks longer has decided before: a request that is there so late must have arrived in time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """One effect: a message that would have reached its customer."""
@@ -137,13 +141,16 @@ class SimulatedAccount:
         self.calls.pop(call, None)
 
     def arrive(self, call: Call, think_s: float, *, answered: bool) -> None:
-        """A request is there: decide, and answer after `think_s`, if the answer gets through."""
-        outcome = self._decide(call.message)
+        """A request is there: decide at once or at the end of `think_s`, and answer then, if the answer gets
+        through."""
+        at_once = think_s > THINK_MAX_S or self.ground.dice.chance(f"{self.name} decides") < 0.5
+        outcome = self._decide(call.message) if at_once else None
 
         def reply() -> None:
             self.end(call)
+            decided = self._decide(call.message) if outcome is None else outcome
             if answered and not call.answer.done():
-                call.answer.set_result(outcome)
+                call.answer.set_result(decided)
 
         self.ground.loop.call_later(think_s, reply, context=WORLD)
 
@@ -280,7 +287,7 @@ class ProviderPort:
         self._open[call] = None
         timeout_s = self.promise.timeout_s
         trip_s = dice.between(f"{place} trip", 0.001, 0.02)
-        think_s = dice.between(f"{place} think", 0.01, 0.25)
+        think_s = dice.between(f"{place} think", 0.01, THINK_MAX_S)
         fate = dice.which(FATES, f"{place} fate", f"{self._process.id} for {message.delivery_key}")
         match fate:
             case Fault.LOST_REQUEST:

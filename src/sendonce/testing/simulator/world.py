@@ -20,6 +20,7 @@ from typing import Any, Final
 from sendonce.core.consent import NoRecord
 from sendonce.core.delivery import Channel
 from sendonce.core.errors import StoreUnavailable
+from sendonce.core.lifecycle import Event
 from sendonce.core.pacing import GateLimits, Limit
 from sendonce.core.policy import AccountPolicy, CategoryPolicy, ChannelPolicy, Policy, UncertainPolicy
 from sendonce.core.promise import Promise, ProviderClass
@@ -34,7 +35,7 @@ from sendonce.ports.store import Tx
 from sendonce.store.image import Image
 from sendonce.store.sqlite import open_store
 from sendonce.template_book import TemplateBook, from_store
-from sendonce.testing.simulator.checks import Broken, Checker, Counts, Remembered
+from sendonce.testing.simulator.checks import Broken, Checker, Counts, Remembered, Seen
 from sendonce.testing.simulator.faults import Dice, Fault, Profile, Struck
 from sendonce.testing.simulator.loop import Stuck, VirtualLoop
 from sendonce.testing.simulator.people import Deed, People
@@ -48,6 +49,8 @@ QUIET_MAX_S: Final = 2_000.0
 """After the last fault, everything must have ended within this."""
 LOOK_S: Final = 1.0
 LOOK_AROUND_S: Final = 6.0
+URGENT_S: Final = 0.2
+"""What is done this soon after something was seen is done before what people queue for."""
 TRIES: Final = 5
 
 Main = Callable[[Process], Coroutine[Any, Any, None]]
@@ -151,7 +154,7 @@ class _World:
             self._receipt_of,
             self._clock.step,
         )
-        self._checker.listener = self._people.hear
+        self._checker.listener = self._hear
         self._mains: dict[str, Main] = {
             "desk-1": self._desk,
             "desk-2": self._desk,
@@ -168,6 +171,7 @@ class _World:
         self._ended: list[asyncio.Task[None]] = []
         self._workers: dict[str, Worker] = {}
         self._behind: tuple[Image, Remembered] | None = None
+        self._falling = False
         self._deeds: deque[tuple[Deed, int]] = deque()
         self._deeds_open = 0
         self._news = asyncio.Event()
@@ -288,11 +292,16 @@ class _World:
     def _fall_behind(self) -> None:
         """Another server has what is there now, and takes over a little later."""
         if self._behind is None and not self._store.read(lambda tx: tx.held):
-            if not self._dice.strikes(Fault.FAILOVER, "failover"):
-                return
+            self._falling = self._falling or self._dice.strikes(Fault.FAILOVER, "failover")
+
+    def _hear(self, seen: Seen) -> None:
+        if self._falling and seen.event is Event.CLAIMED:
+            # The worst moment: it knows of a call, and not how that came out.
+            self._falling = False
             self._behind = Image(self._store), self._checker.now()
             lag_s = self._dice.between("failover lag", 0.05, LOOK_AROUND_S)
             self._loop.call_later(lag_s, self._take_over, context=WORLD)
+        self._people.hear(seen)
 
     def _take_over(self) -> None:
         behind, self._behind = self._behind, None
@@ -427,10 +436,15 @@ class _World:
 
     def _do_later(self, seconds: float, deed: Deed) -> None:
         self._deeds_open += 1
-        self._loop.call_later(max(0.0, seconds), self._add_deed, deed, 0, context=WORLD)
+        add = self._add_urgent if seconds < URGENT_S else self._add_deed
+        self._loop.call_later(max(0.0, seconds), add, deed, 0, context=WORLD)
 
     def _add_deed(self, deed: Deed, tries: int) -> None:
         self._deeds.append((deed, tries))
+        self._news.set()
+
+    def _add_urgent(self, deed: Deed, tries: int) -> None:
+        self._deeds.appendleft((deed, tries))
         self._news.set()
 
     def _receipt_of(self, key: str) -> str:
@@ -558,7 +572,7 @@ def _draw_account(dice: Dice, pace: Pace, name: str, channel: Channel, promise: 
         promise=promise,
         limits=GateLimits(tuple(limits), lanes=dice.pick(place, pace.lanes)),
         retry=RetryPolicy(
-            attempts_max=dice.pick(place, (1, 2, 3, 6)),
+            attempts_max=dice.pick(place, (1, 2, 3, 12)),
             throttles_max=dice.pick(place, (1, 3, 500)),
             base_s=0.5,
             cap_s=8.0,
