@@ -17,6 +17,8 @@ from sendonce.ports.store import Course, Delivery, Move, Tx
 
 FAR = 2**62
 """A `next_at` for rows that wait for a person, not for time."""
+FIRST_LOOK_US = 5_000_000
+"""After which time a provider is asked about a lost answer for the first time."""
 DYING_FIRST = -(2**62)
 """Added to the tags of deliveries that wait under a key: they go before all others."""
 
@@ -92,7 +94,8 @@ def _settled_course(delivery: Delivery, moved: Moved, policy: Policy, tx: Tx, co
     if state is State.RECONCILING:
         promise = policy.accounts[delivery.course.account].promise  # who can be asked is known
         wait = settles_at(promise, course.last_try, policy.lease_s) - tx.steady
-        return replace(course, next_at=tx.now + max(0, wait))
+        # What arrived can be found long before absence may be believed.
+        return replace(course, next_at=tx.now + max(0, min(wait, FIRST_LOOK_US)))
     if state is State.UNCERTAIN:
         return replace(course, next_at=tx.now)
     if state is State.QUEUED and moved.standing.maybe and not moved.standing.permit:

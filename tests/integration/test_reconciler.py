@@ -10,6 +10,7 @@ from sendonce.core.lifecycle import Ending, Event, State
 from sendonce.core.outcome import Absent, Accepted, Failed, Finding, Found, NoAnswer, Reason, Unknown
 from sendonce.core.policy import UncertainPolicy
 from sendonce.core.retry import RetryPolicy
+from sendonce.moves import FIRST_LOOK_US
 from sendonce.pipeline import reconciler
 from sendonce.pipeline.attempt import Claim
 from sendonce.pipeline.reconciler import ASK_AGAIN_US, PAGE, Doubt
@@ -50,10 +51,15 @@ def _asked(world: World, finding: Finding) -> State:
 # Asking
 
 
-def test_it_is_asked_when_an_answer_can_be_believed_by_its_own_reference() -> None:
+def test_it_is_asked_once_soon_and_then_when_absence_can_be_believed_by_its_own_reference() -> None:
     world = World("L")
     key, claim = _in_doubt(world)
-    world.advance(SETTLES_S - 0.001)
+    world.advance(FIRST_LOOK_US / SECOND - 0.001)
+    assert _doubts(world) == []
+    world.advance(0.001)
+    (early,) = _doubts(world)
+    assert _resolve(world, early, Absent(believable=True)) is State.RECONCILING
+    world.advance(SETTLES_S - FIRST_LOOK_US / SECOND - 0.001)
     assert _doubts(world) == []
     world.advance(0.001)
     (doubt,) = _doubts(world)

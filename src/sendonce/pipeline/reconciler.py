@@ -68,10 +68,17 @@ def doubts(tx: Tx, policy: Policy, *, accounts: Mapping[str, object], secret: by
             continue
         asking.append(row)
         asked.append(Doubt(row.id, row.key, row.standing.epoch, row.course.account, message, tx.steady))
-    tx.deliveries.defer([(row, tx.now + ASK_AGAIN_US) for row in asking])
+    tx.deliveries.defer([(row, _again_at(tx, row, policy)) for row in asking])
     moved = tx.deliveries.move(given_up)
     assert all(moved), "rows locked in this unit cannot have moved"
     return asked
+
+
+def _again_at(tx: Tx, row: Delivery, policy: Policy) -> int:
+    """Once early, since what arrived can be found soon; then when absence may be believed."""
+    settles = settles_at(policy.accounts[row.course.account].promise, row.course.last_try, policy.lease_s)
+    wait = settles - tx.steady
+    return tx.now + (wait if wait > 0 else ASK_AGAIN_US)
 
 
 def _cannot_be_asked(tx: Tx, row: Delivery, policy: Policy) -> Move:
