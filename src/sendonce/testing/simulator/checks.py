@@ -48,7 +48,8 @@ class Broken:
 class Shadow:
     """One delivery as its ledger tells it, and what the providers saw of it.
 
-    claims   the send keys of its claims; `starts` how many first bytes left
+    claims   the send keys of its claims; `starts` how many first bytes left; `tried_s` when it was claimed
+             first, or first since it was known that nothing had been sent
     stopped  a cancel or an opt-out was answered, or it expired: no claim from here on
     beyond   what was done with it is lost in a way that nobody can know of: its effects are not judged
     """
@@ -61,6 +62,7 @@ class Shadow:
     account: str = ""
     claims: list[str] = field(default_factory=list)
     starts: int = 0
+    tried_s: float = 0.0
     effects: int = 0
     permits: int = 0
     stopped: bool = False
@@ -232,6 +234,8 @@ class Checker:
 
     def _claimed(self, shadow: Shadow, body: Mapping[str, Any], row: Mapping[str, Any]) -> None:
         shadow.claims.append(str(body["send_key"]))
+        if not shadow.standing.maybe:
+            shadow.tried_s = self._now_s()
         if shadow.stopped:
             self.broke(
                 f"{shadow.key} was claimed after it had been stopped",

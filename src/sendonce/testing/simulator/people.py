@@ -19,19 +19,22 @@ from sendonce.core.delivery import Channel, parse_key
 from sendonce.core.errors import InvalidInput, NotFound, Refused
 from sendonce.core.lifecycle import DEAD_LETTERS, Event, State
 from sendonce.core.policy import Policy
+from sendonce.core.promise import ProviderClass
 from sendonce.core.reminder import DEFAULT_TENANT, Asked
 from sendonce.pipeline import cancel, consent, pause, redrive, resolve, restore
 from sendonce.pipeline.intake import UNDONE, Mode, admit
 from sendonce.ports.store import Content, Store, StoredTemplate, Tx
 from sendonce.preparation import prepare
 from sendonce.template_book import TemplateBook
-from sendonce.testing.simulator.checks import Seen
+from sendonce.testing.simulator.checks import Seen, Shadow
 from sendonce.testing.simulator.faults import Dice, Fault
 
 SECOND: Final = 1_000_000
 TEMPLATE: Final = "t"
 STEPS_MAX: Final = 2
 """How often somebody sets the calendar because of what has just happened: all else waits for it as well."""
+WAITS_MAX: Final = 3
+WAIT_MAX_S: Final = 40.0
 EXPIRIES_S: Final = (12, 20, 40, 90, 240)
 ADDRESSES_MIN: Final = 60
 BATCH: Final = 20
@@ -94,6 +97,7 @@ class People:
     _sound: dict[tuple[int, int], Content] = field(default_factory=dict)
     _expiries: int = 0
     _steps: int = STEPS_MAX
+    _waits: int = WAITS_MAX
     _over: bool = False
 
     # Callers
@@ -187,6 +191,8 @@ class People:
         if event is Event.PERMITTED and self._steps and self._strikes(Fault.CLOCK_FORWARD, place, key, 0.5):
             self._steps -= 1
             self.step_clock(90.0)
+        if event is Event.UNKNOWN and self._waits and shadow.account:
+            self._wait_for_the_key(place, key, shadow)
         if event is Event.HELD and self.dice.chance(f"{place} mended") < 0.5:
             self._soon(place, self._resume(pause.Target(pause.Scope.ACCOUNT, shadow.account)))
         if state in _STORED and self._strikes(Fault.DAMAGED_TEXT, place, key, weight * _STORED[state]):
@@ -196,6 +202,18 @@ class People:
             self._redrive(place, key)
         if state is State.UNCERTAIN:
             self._resolve(place, key)
+
+    def _wait_for_the_key(self, place: str, key: str, shadow: Shadow) -> None:
+        """Hold the account until a moment before the provider's memory of this one counts as over."""
+        promise = self.policy.accounts[shadow.account].promise
+        left_s = shadow.tried_s + promise.key_window_s - promise.key_margin_s - self.now_s()
+        if promise.provider_class is not ProviderClass.KEY or not 0.1 < left_s < WAIT_MAX_S:
+            return
+        if self._strikes(Fault.PAUSE_ACCOUNT, place, key, 2.0):
+            self._waits -= 1
+            target = pause.Target(pause.Scope.ACCOUNT, shadow.account)
+            self.do(0.0, self._pause(target))
+            self.do(left_s - self.dice.between(f"{place} resume", 0.01, 0.1), self._resume(target))
 
     def _strikes(self, fault: Fault, place: str, key: str, weight: float) -> bool:
         return self.dice.strikes(fault, place, key, weight=weight)
