@@ -374,7 +374,11 @@ def test_a_missing_limit_says_where_the_number_comes_from() -> None:
         ),
         ("[channel.sms]", "[channel.mms]\n[channel.sms]", "[channel.mms] is no channel: did you mean sms?"),
         ("[tenant.default]", "[stoer]\n[tenant.default]", "[stoer] is unknown: did you mean store?"),
-        ("[tenant.default]", "[xyzzy]\n[tenant.default]", "[xyzzy] is unknown: known are account, api, audit"),
+        (
+            "[tenant.default]",
+            "[xyzzy]\n[tenant.default]",
+            "[xyzzy] is unknown: known are account, api, audit",
+        ),
         (
             "\n[tenant.default]",
             "lanes = 4\n[tenant.default]",
