@@ -28,7 +28,7 @@ from datetime import datetime
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, Undefined, UndefinedError, nodes
 from jinja2 import Template as JinjaTemplate
@@ -108,6 +108,11 @@ def compile_template(source: TemplateSource) -> Template:
     sources = _parts_of(source)
     parts = tuple(_compile_part(name, text) for name, text in sources.items())
     return Template(source, frozenset().union(*(part.variables for part in parts)), parts)
+
+
+SALT: Final = "salt"
+"""The name of a part of frozen content that is no text: chance, without which the hash in the ledger would
+tell whoever guesses a text that it was this one, also after the text itself was erased."""
 
 
 def content_hash(parts: Mapping[str, object]) -> str:

@@ -4,9 +4,11 @@ once and nothing starves."""
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,8 +25,10 @@ from sendonce.moves import move_on
 from sendonce.pipeline import scheduler, zone_change
 from sendonce.pipeline.pause import change_limits
 from sendonce.pipeline.scheduler import CHUNK, TIMER, PassReport, Scheduler
+from sendonce.pipeline.story import story
 from sendonce.pipeline.zone_change import follow_zone_rules
 from sendonce.ports.store import Move, NewDelivery, Pause, Reminder, Tx
+from sendonce.render import content_hash
 from sendonce.store.gates import SqlGates
 from sendonce.template_book import TemplateBook, from_store
 from tests.integration.world import HOUR, SECOND, World
@@ -844,3 +848,25 @@ def test_a_message_is_measured_by_the_limits_in_force() -> None:
     change_limits(world.store, "sms-K", raised, reason="new contract", actor="operator:ann")
     world.pass_()
     assert world.state(large) is State.QUEUED
+
+
+# What the ledger tells of a text
+
+
+def test_who_guesses_a_text_cannot_confirm_it_by_the_ledger() -> None:
+    """Two equal texts have two hashes, neither of them the text's own; the salt goes with the content."""
+    world = World("K")
+    keys = [world.schedule("r", customer=customer) for customer in ("c-1", "c-2")]
+    world.pass_()
+    rows = [world.row(key) for key in keys]
+    found = world.read(lambda tx: tx.contents.get([(row.id, row.standing.version) for row in rows]))
+    contents = list(found.values())
+    payloads = [json.loads(content.payload) for content in contents]
+    salts = {payload.pop("salt") for payload in payloads}
+    assert payloads[0] == payloads[1]
+    assert len(salts) == 2
+    assert len({content.hash for content in contents} | {content_hash(payloads[0])}) == 3
+    for key in keys:
+        (told,) = world.read(partial(story, name=key, policy=world.policy))
+        assert told.said is not None
+        assert told.said.parts.keys() == payloads[0].keys()

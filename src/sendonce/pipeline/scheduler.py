@@ -17,6 +17,7 @@ more at the claim. Content is frozen here: from now on, each attempt sends the s
 from __future__ import annotations
 
 import json
+import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +40,7 @@ from sendonce.moves import move_on
 from sendonce.pipeline.catch_up import CatchUp
 from sendonce.pipeline.reach import PAUSE_LOOK_US, Pauses, active_pauses, may_reach, pause_of
 from sendonce.ports.store import Content, Course, Delivery, Move, Reminder, Store, Tx
-from sendonce.render import Rendered, content_hash
+from sendonce.render import SALT, Rendered, content_hash
 from sendonce.telemetry import tell
 from sendonce.template_book import TemplateBook, from_tx, variables
 
@@ -80,13 +81,22 @@ class PassReport:
 
 
 class Scheduler:
-    """Runs passes. `process` names this process in the run history."""
+    """Runs passes. `process` names this process in the run history; `salt` is chance, as text."""
 
-    def __init__(self, store: Store, policy: Policy, book: TemplateBook, *, process: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        policy: Policy,
+        book: TemplateBook,
+        *,
+        process: str,
+        salt: Callable[[], str] = secrets.token_hex,
+    ) -> None:
         self._store = store
         self._policy = policy
         self._book = book
         self._process = process
+        self._salt = salt
         self._epoch = 0
 
     def run(
@@ -323,7 +333,7 @@ class Scheduler:
             )
         )
         recipient["to"].encode()  # raises for a lone surrogate, which no store can keep
-        payload = payload_of(row.channel, rendered, recipient, account)
+        payload = payload_of(row.channel, rendered, recipient, account) | {SALT: self._salt()}
         digest = content_hash(payload)
         cost = count_parts(rendered.text).parts if row.channel is Channel.SMS else 1
         if not pacing.fits_ever(tags.limits(account), cost):

@@ -24,6 +24,7 @@ from sendonce.core.reminder import DEFAULT_TENANT
 from sendonce.pipeline.record import Line, delivery_by_key, delivery_of, lines_of
 from sendonce.pipeline.sentences import sentence, tell_customer
 from sendonce.ports.store import Content, Delivery, Reminder, Tx
+from sendonce.render import SALT
 
 DELIVERIES_MAX: Final = 50
 
@@ -178,7 +179,11 @@ def _said(content: Content, masked_address: str) -> Said | None:
         return None
     if not isinstance(payload, dict):
         return None
-    parts = {name: _masked(str(text), content.address, masked_address) for name, text in payload.items()}
+    parts = {
+        name: _masked(str(text), content.address, masked_address)
+        for name, text in payload.items()
+        if name != SALT
+    }
     return Said(parts, content.template, content.template_version, content.hash, content.frozen_at)
 
 

@@ -359,7 +359,8 @@ class _World:
 
     async def _scheduler(self, process: Process) -> None:
         port = StorePort(process, self._ground)
-        scheduler = Scheduler(port, self._policy, TemplateBook(from_store(port)), process=process.id)
+        book = TemplateBook(from_store(port))
+        scheduler = Scheduler(port, self._policy, book, process=process.id, salt=lambda: "the same for all")
         while True:
             with suppress(StoreUnavailable):
                 await process.side.run(partial(scheduler.run, trigger=TIMER))
