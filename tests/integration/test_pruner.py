@@ -40,3 +40,19 @@ def test_what_is_long_ago_is_forgotten_in_short_units() -> None:
     assert world.write(prune) == 20
     assert _history(world) == (3 + 1, 4)
     assert world.write(prune) == 0
+
+
+def test_answers_of_the_api_are_forgotten_when_their_time_is_over() -> None:
+    world = World("K")
+
+    def unit(tx: Tx) -> None:
+        for number in range(3):
+            until = tx.now + number * SECOND
+            tx.answers.begin("t", str(number), "f", at=tx.now, stale=0, keep_until=until)
+
+    world.write(unit)
+    world.advance(1)
+    assert world.write(prune) > 0
+    left = [name for name in "012" if world.read(lambda tx, n=name: tx.answers.get("t", n))]  # type: ignore[misc]
+    assert left[-1] == "2"
+    assert "0" not in left

@@ -1,4 +1,5 @@
-"""The pruner: forgets processes and passes of long ago, which would else grow for ever.
+"""The pruner: forgets processes and passes of long ago, and answers of the HTTP API whose time is over.
+They would else grow for ever.
 
 A cron that drains once a minute leaves half a million processes a year, and a busy scheduler a pass a
 second. Nothing stands on either: the mark is kept apart, what became of a delivery is in the ledger. A
@@ -22,4 +23,8 @@ LOOK_S: Final = 3_600.0
 def prune(tx: Tx, keep_us: int = KEEP_US) -> int:
     """One unit: forget up to `PAGE` of each; how many. Fewer than `PAGE`: there are no more."""
     before = tx.now - keep_us
-    return max(tx.processes.forget(before, PAGE), tx.runs.forget_passes(before, PAGE))
+    return max(
+        tx.processes.forget(before, PAGE),
+        tx.runs.forget_passes(before, PAGE),
+        tx.answers.forget(tx.now, PAGE),
+    )
