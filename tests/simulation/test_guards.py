@@ -78,13 +78,14 @@ def doubts_before_a_cancel(patch: pytest.MonkeyPatch) -> None:
 
 
 F = Fault
+AGEING = {F.LOST_RESPONSE: 0.5, F.OUTAGE: 0.5, F.PAUSE_CHANNEL: 0.6, F.ERROR_BUT_TAKEN: 0.3}
 CASES: list[tuple[Callable[[pytest.MonkeyPatch], None], dict[Fault, float], int, str]] = [
     (lanes_of_untold_claims, {F.LOST_COMMIT_ACK: 0.15}, 1, "lane kept"),
-    (lapsed_leases, {F.PAUSE: 0.1, F.SLOW_COMMIT: 0.1}, 1, "over limit"),
+    (lapsed_leases, {F.PAUSE: 0.1, F.SLOW_COMMIT: 0.1, F.BEATS_LOST: 0.3}, 56, "over limit"),
     (lanes_for_hints, {F.QUEUE_ERROR: 0.01}, 24, "over limit"),
     (last_moment, {F.SLOW: 0.2}, 1, "over limit"),
     (settle_time, {F.LATE_ARRIVAL: 0.3, F.LOST_RESPONSE: 0.2, F.CLOCK_FORWARD: 0.5}, 7, "duplicate"),
-    (key_age, {F.LOST_RESPONSE: 0.5, F.OUTAGE: 0.5, F.PAUSE_CHANNEL: 0.4}, 3, "duplicate"),
+    (key_age, AGEING, 3, "duplicate"),
     (cancels_that_wait, {F.CANCEL: 0.4, F.LOST_RESPONSE: 0.4}, 1, "claimed after cancel"),
     (sticky_maybe, {F.CANCEL: 0.3, F.LOST_RESPONSE: 0.5}, 1, "cancelled yet sent"),
     (held_stores, {F.FAILOVER: 0.9}, 21, "cancelled yet sent"),

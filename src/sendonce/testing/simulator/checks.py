@@ -293,7 +293,8 @@ class Checker:
         """How much rather something should go wrong with this one's call: the moment is worse than others
         where it may have been sent before, and where somebody was told that it is being taken back."""
         standing = self._known(key).standing
-        return 1.0 + 2.0 * standing.maybe + 5.0 * (standing.ending is not Ending.NONE)
+        taken_back = standing.ending is not Ending.NONE
+        return 1.0 + 2.0 * standing.maybe + 4.0 * standing.permit + 5.0 * taken_back
 
     def departed(self, key: str, send_key: str) -> None:
         """A first byte leaves."""

@@ -195,7 +195,8 @@ class People:
             self._wait_for_the_key(place, key, shadow)
         if event is Event.HELD and self.dice.chance(f"{place} mended") < 0.5:
             self._soon(place, self._resume(pause.Target(pause.Scope.ACCOUNT, shadow.account)))
-        if state in _STORED and self._strikes(Fault.DAMAGED_TEXT, place, key, weight * _STORED[state]):
+        needed = _STORED.get(state, 0.0) * (2.0 if shadow.standing.maybe else 1.0)
+        if needed and self._strikes(Fault.DAMAGED_TEXT, place, key, weight * needed):
             self._soon(place, self._damage(key))
             self.do(self.dice.between(f"{place} put back", 1.0, 15.0), self.put_back)
         if state in DEAD_LETTERS:
