@@ -49,7 +49,7 @@ class Account:
 
     url: str
     limit: str = "100000/s"
-    lanes: int = 256
+    lanes: int = 512
     jitter: str = "100ms"
     keyed: bool = True
     timeout: str = "30s"
