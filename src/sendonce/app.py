@@ -12,9 +12,10 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from sendonce import telemetry
 from sendonce.checkpoints import exporter
@@ -70,22 +71,37 @@ from sendonce.store.overwrite import empty_log
 from sendonce.telemetry import tell
 from sendonce.template_book import TemplateBook, from_store
 
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A provider, and the settings that it is made from.
+
+    channel   the only one that it carries; None: whichever its account names
+    connects  it keeps connections, and settings say how many (`connections_max`)
+    """
+
+    settings: type[Any]
+    make: Callable[[Any], Provider]
+    channel: Channel | None = None
+    connects: bool = True
+
+
 PROVIDERS: Final = {
-    "smtp": SmtpSettings,
-    "twilio": TwilioSettings,
-    "resend": ResendSettings,
-    "postmark": PostmarkSettings,
-    "ses": SesSettings,
-    "sinch": SinchSettings,
-    "sendgrid": SendgridSettings,
-    "mailgun": MailgunSettings,
-    "vonage": VonageSettings,
-    "notify": NotifySettings,
-    "http": HttpSettings,
-    "console": ConsoleSettings,
-    "file": FileSettings,
+    "smtp": Adapter(SmtpSettings, SmtpProvider, Channel.EMAIL),
+    "twilio": Adapter(TwilioSettings, TwilioProvider, Channel.SMS),
+    "resend": Adapter(ResendSettings, ResendProvider, Channel.EMAIL),
+    "postmark": Adapter(PostmarkSettings, PostmarkProvider, Channel.EMAIL),
+    "ses": Adapter(SesSettings, SesProvider, Channel.EMAIL),
+    "sinch": Adapter(SinchSettings, SinchProvider, Channel.SMS),
+    "sendgrid": Adapter(SendgridSettings, SendgridProvider, Channel.EMAIL),
+    "mailgun": Adapter(MailgunSettings, MailgunProvider, Channel.EMAIL),
+    "vonage": Adapter(VonageSettings, VonageProvider, Channel.SMS),
+    "notify": Adapter(NotifySettings, NotifyProvider),
+    "http": Adapter(HttpSettings, HttpProvider),
+    "console": Adapter(ConsoleSettings, ConsoleProvider, connects=False),
+    "file": Adapter(FileSettings, FileProvider, connects=False),
 }
-"""Every provider by the word that `provider =` takes, and the settings that it reads."""
+"""Every provider by the word that `provider =` takes."""
 
 RETENTION_LOOK_S: Final = 60.0
 RETENTION_LEASE_S: Final = 3 * RETENTION_LOOK_S
@@ -400,70 +416,16 @@ def make_provider(account: AccountSettings) -> Provider:
 
     Nothing is opened yet; it belongs to the event loop that first uses it. Raises `ConfigError`.
     """
-    options, place = account.options, account.place
-    match account.provider:
-        case "smtp":
-            _check_channel(account, Channel.EMAIL)
-            smtp = bind(SmtpSettings, options, place)
-            _check_connections(account, smtp.connections_max)
-            return SmtpProvider(smtp)
-        case "twilio":
-            _check_channel(account, Channel.SMS)
-            twilio = bind(TwilioSettings, options, place)
-            _check_connections(account, twilio.connections_max)
-            return TwilioProvider(twilio)
-        case "resend":
-            _check_channel(account, Channel.EMAIL)
-            resend = bind(ResendSettings, options, place)
-            _check_connections(account, resend.connections_max)
-            return ResendProvider(resend)
-        case "postmark":
-            _check_channel(account, Channel.EMAIL)
-            postmark = bind(PostmarkSettings, options, place)
-            _check_connections(account, postmark.connections_max)
-            return PostmarkProvider(postmark)
-        case "ses":
-            _check_channel(account, Channel.EMAIL)
-            ses = bind(SesSettings, options, place)
-            _check_connections(account, ses.connections_max)
-            return SesProvider(ses)
-        case "sinch":
-            _check_channel(account, Channel.SMS)
-            sinch = bind(SinchSettings, options, place)
-            _check_connections(account, sinch.connections_max)
-            return SinchProvider(sinch)
-        case "sendgrid":
-            _check_channel(account, Channel.EMAIL)
-            sendgrid = bind(SendgridSettings, options, place)
-            _check_connections(account, sendgrid.connections_max)
-            return SendgridProvider(sendgrid)
-        case "mailgun":
-            _check_channel(account, Channel.EMAIL)
-            mailgun = bind(MailgunSettings, options, place)
-            _check_connections(account, mailgun.connections_max)
-            return MailgunProvider(mailgun)
-        case "vonage":
-            _check_channel(account, Channel.SMS)
-            vonage = bind(VonageSettings, options, place)
-            _check_connections(account, vonage.connections_max)
-            return VonageProvider(vonage)
-        case "notify":
-            notify = bind(NotifySettings, options, place)
-            _check_connections(account, notify.connections_max)
-            return NotifyProvider(notify)
-        case "http":
-            http = bind(HttpSettings, options, place)
-            _check_connections(account, http.connections_max)
-            return HttpProvider(http)
-        case "console":
-            return ConsoleProvider(bind(ConsoleSettings, options, place))
-        case "file":
-            return FileProvider(bind(FileSettings, options, place))
-        case other:
-            raise ConfigError(
-                f"[account.{account.name}] provider = {other!r} is not known: "
-                f"{did_you_mean(other, PROVIDERS)}"
-            )
+    adapter = PROVIDERS.get(account.provider)
+    if adapter is None:
+        known = did_you_mean(account.provider, PROVIDERS)
+        raise ConfigError(f"[account.{account.name}] provider = {account.provider!r} is not known: {known}")
+    if adapter.channel is not None:
+        _check_channel(account, adapter.channel)
+    settings = bind(adapter.settings, account.options, account.place)
+    if adapter.connects:
+        _check_connections(account, settings.connections_max)
+    return adapter.make(settings)
 
 
 def _check_key(account: AccountSettings, promise: Promise) -> None:
