@@ -18,8 +18,9 @@ from sendonce.core.errors import InvalidInput, Refused
 from sendonce.core.lifecycle import Ending, Event, Standing, State
 from sendonce.core.outcome import Absent, Accepted, Failed, Outcome, Reason, Rejected, Unknown
 from sendonce.core.policy import Policy, UncertainPolicy
+from sendonce.core.promise import settles_at
 from sendonce.held import BY_HAND, FAILOVER, MARGIN_US, Hold, hold, hold_of, in_doubt
-from sendonce.moves import DYING_FIRST
+from sendonce.moves import DYING_FIRST, FIRST_LOOK_US
 from sendonce.pipeline import reconciler, restore
 from sendonce.pipeline.attempt import Claim
 from sendonce.pipeline.pause import Scope, Target, pause, resume
@@ -227,9 +228,11 @@ def test_each_class_goes_its_own_way() -> None:
     assert world.row(asked).standing == Standing(State.RECONCILING, 1, maybe=True)
     assert world.row(unsure).standing == Standing(State.UNCERTAIN, 1, maybe=True)
     assert world.row(later).standing == Standing(State.SCHEDULED)
-    # L: not before a call at the end of the span has settled.
+    # L: absence is not believed before a call at the end of the span has settled.
     settles = standing.steady_until(world.now) + int((30.0 + 10.0 + 60.0 + 5.0) * SECOND)
-    assert world.row(asked).course.next_at == world.now + settles - world.store.steady()
+    course, promise = world.row(asked).course, world.policy.accounts["sms-L"].promise
+    assert settles_at(promise, course.last_try, world.policy.lease_s) == settles
+    assert course.next_at == world.now + FIRST_LOOK_US
     assert verify(world.store).ok
 
 
