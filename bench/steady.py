@@ -43,7 +43,7 @@ def run(scale: Scale) -> Mapping[str, float]:
     span_s = FULL_S if scale.full else SPAN_S
     with (
         cheap_door() as door,
-        sendonce(Account(door.url, limit=f"{RATE}/s", lanes=200), scale.store) as subject,
+        sendonce(Account(door.url, limit=f"{RATE}/s", lanes=200, jitter="10ms"), scale.store) as subject,
     ):
         with subject.open() as app:
             subject.take_in(app, subject.rows_file(1))
