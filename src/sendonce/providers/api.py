@@ -130,6 +130,16 @@ def sms_of(message: Message) -> SmsContent | Outcome:
     return message.content if _NUMBER.fullmatch(message.to) else Rejected(Reason.INVALID_ADDRESS, "syntax")
 
 
+def body_of(write: Callable[[], bytes]) -> bytes | Outcome:
+    """The body that `write` makes, or what it means that there is none: no other try would make one."""
+    try:
+        return write()
+    except InvalidInput:
+        return Rejected(Reason.SENDER, "sender_syntax")
+    except ValueError:
+        return Rejected(Reason.BAD_CONTENT, "encoding")
+
+
 def json_body(value: object) -> bytes:
     """Compact JSON in ASCII, the same bytes each time. Raises ValueError for text with no UTF-8 form."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))

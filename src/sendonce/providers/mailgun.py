@@ -48,6 +48,7 @@ from sendonce.providers.api import (
     ApiSettings,
     about_absence,
     absent,
+    body_of,
     email_of,
     mailbox,
     object_in,
@@ -115,12 +116,9 @@ class MailgunProvider:
         content = email_of(message)
         if not isinstance(content, EmailContent):
             return content
-        try:
-            body = urlencode(_form(message, content)).encode("ascii")
-        except InvalidInput:
-            return Rejected(Reason.SENDER, "sender_syntax")
-        except ValueError:
-            return Rejected(Reason.BAD_CONTENT, "encoding")
+        body = body_of(lambda: urlencode(_form(message, content)).encode("ascii"))
+        if not isinstance(body, bytes):
+            return body
         headers = [*self._login(), ("Content-Type", "application/x-www-form-urlencoded")]
         path = f"/v3/{self._settings.domain}/messages"
         answer = await self._api.send(path, headers, body, start=start)

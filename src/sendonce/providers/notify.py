@@ -55,6 +55,7 @@ from sendonce.providers.api import (
     about_absence,
     absent,
     blame,
+    body_of,
     code_in,
     email_of,
     json_body,
@@ -139,10 +140,9 @@ class NotifyProvider:
             return content
         if not content.text:
             return Rejected(Reason.BAD_CONTENT, "no_text")  # an email of HTML only
-        try:
-            body = json_body(self._fields(message, content))
-        except ValueError:
-            return Rejected(Reason.BAD_CONTENT, "encoding")
+        body = body_of(lambda: json_body(self._fields(message, content)))
+        if not isinstance(body, bytes):
+            return body
         headers = [*self._login(), ("Content-Type", "application/json")]
         answer = await self._api.send(f"/v2/notifications/{kind}", headers, body, start=start)
         return classify(answer, self._now()) if isinstance(answer, Response) else answer

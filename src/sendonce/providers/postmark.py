@@ -47,6 +47,7 @@ from sendonce.providers.api import (
     about_absence,
     absent,
     blame,
+    body_of,
     code_in,
     email_of,
     json_body,
@@ -114,12 +115,9 @@ class PostmarkProvider:
         content = email_of(message)
         if not isinstance(content, EmailContent):
             return content
-        try:
-            body = json_body(_fields(message, content, self._settings.message_stream))
-        except InvalidInput:
-            return Rejected(Reason.SENDER, "sender_syntax")
-        except ValueError:
-            return Rejected(Reason.BAD_CONTENT, "encoding")
+        body = body_of(lambda: json_body(_fields(message, content, self._settings.message_stream)))
+        if not isinstance(body, bytes):
+            return body
         headers = [*self._login(), ("Content-Type", "application/json")]
         answer = await self._api.send("/email", headers, body, start=start)
         return classify(answer, self._now()) if isinstance(answer, Response) else answer

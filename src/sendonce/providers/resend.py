@@ -44,6 +44,7 @@ from sendonce.providers.api import (
     ApiSettings,
     Codes,
     blame,
+    body_of,
     code_in,
     doubt,
     email_of,
@@ -95,12 +96,9 @@ class ResendProvider:
         content = email_of(message)
         if not isinstance(content, EmailContent):
             return content
-        try:
-            body = json_body(_fields(message, content))
-        except InvalidInput:
-            return Rejected(Reason.SENDER, "sender_syntax")
-        except ValueError:
-            return Rejected(Reason.BAD_CONTENT, "encoding")
+        body = body_of(lambda: json_body(_fields(message, content)))
+        if not isinstance(body, bytes):
+            return body
         headers = [
             *self._login(),
             ("Content-Type", "application/json"),

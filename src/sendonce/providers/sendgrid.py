@@ -42,6 +42,7 @@ from sendonce.ports.secret import Secret
 from sendonce.providers.api import (
     Api,
     ApiSettings,
+    body_of,
     email_of,
     json_body,
     object_in,
@@ -89,12 +90,9 @@ class SendgridProvider:
         content = email_of(message)
         if not isinstance(content, EmailContent):
             return content
-        try:
-            body = json_body(_fields(message, content))
-        except InvalidInput:
-            return Rejected(Reason.SENDER, "sender_syntax")
-        except ValueError:
-            return Rejected(Reason.BAD_CONTENT, "encoding")
+        body = body_of(lambda: json_body(_fields(message, content)))
+        if not isinstance(body, bytes):
+            return body
         headers = [*self._login(), ("Content-Type", "application/json")]
         answer = await self._api.send("/v3/mail/send", headers, body, start=start)
         return classify(answer, self._now()) if isinstance(answer, Response) else answer

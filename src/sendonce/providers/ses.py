@@ -52,6 +52,7 @@ from sendonce.providers.api import (
     ApiSettings,
     Codes,
     blame,
+    body_of,
     code_in,
     email_of,
     json_body,
@@ -119,12 +120,9 @@ class SesProvider:
             return content
         if not message.to.isascii():
             return Rejected(Reason.NOT_CAPABLE, "smtputf8")  # SES takes no address outside ASCII
-        try:
-            body = json_body(_fields(message, content, self._settings.configuration_set))
-        except InvalidInput:
-            return Rejected(Reason.SENDER, "sender_syntax")
-        except ValueError:
-            return Rejected(Reason.BAD_CONTENT, "encoding")
+        body = body_of(lambda: json_body(_fields(message, content, self._settings.configuration_set)))
+        if not isinstance(body, bytes):
+            return body
         path = "/v2/email/outbound-emails"
         headers = self._signed("POST", path, [("Content-Type", "application/json")], body)
         answer = await self._api.send(path, headers, body, start=start)

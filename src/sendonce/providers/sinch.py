@@ -34,7 +34,6 @@ from sendonce.core.outcome import (
     NoAnswer,
     Outcome,
     Reason,
-    Rejected,
     Unknown,
 )
 from sendonce.ports.provider import Message, Promise, ProviderClass, SmsContent, Start
@@ -46,6 +45,7 @@ from sendonce.providers.api import (
     about_absence,
     absent,
     blame,
+    body_of,
     code_in,
     json_body,
     object_in,
@@ -122,10 +122,9 @@ class SinchProvider:
         content = sms_of(message)
         if not isinstance(content, SmsContent):
             return content
-        try:
-            body = json_body(self._fields(message, content))
-        except ValueError:
-            return Rejected(Reason.BAD_CONTENT, "encoding")
+        body = body_of(lambda: json_body(self._fields(message, content)))
+        if not isinstance(body, bytes):
+            return body
         headers = [*self._login(), ("Content-Type", "application/json")]
         answer = await self._api.send(self._path, headers, body, start=start)
         return classify(answer, self._now()) if isinstance(answer, Response) else answer

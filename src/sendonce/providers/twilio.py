@@ -46,6 +46,7 @@ from sendonce.providers.api import (
     ApiSettings,
     Codes,
     blame,
+    body_of,
     object_in,
     outcome_of,
     reject,
@@ -116,10 +117,9 @@ class TwilioProvider:
         content = sms_of(message)
         if not isinstance(content, SmsContent):
             return content
-        try:
-            body = urlencode(self._form(message, content)).encode("ascii")
-        except UnicodeEncodeError:
-            return Rejected(Reason.BAD_CONTENT, "encoding")
+        body = body_of(lambda: urlencode(self._form(message, content)).encode("ascii"))
+        if not isinstance(body, bytes):
+            return body
         headers = [*self._login(), ("Content-Type", "application/x-www-form-urlencoded")]
         answer = await self._api.send(f"{self._account}/Messages.json", headers, body, start=start)
         return classify(answer, self._now()) if isinstance(answer, Response) else answer

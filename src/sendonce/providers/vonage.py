@@ -30,7 +30,6 @@ from sendonce.core.outcome import (
     NoAnswer,
     Outcome,
     Reason,
-    Rejected,
     ThrottleScope,
     Unknown,
 )
@@ -41,6 +40,7 @@ from sendonce.providers.api import (
     ApiSettings,
     Codes,
     blame,
+    body_of,
     code_in,
     doubt,
     json_body,
@@ -103,10 +103,9 @@ class VonageProvider:
         content = sms_of(message)
         if not isinstance(content, SmsContent):
             return content
-        try:
-            body = json_body(self._fields(message, content))
-        except ValueError:
-            return Rejected(Reason.BAD_CONTENT, "encoding")
+        body = body_of(lambda: json_body(self._fields(message, content)))
+        if not isinstance(body, bytes):
+            return body
         headers = [*self._login(), ("Content-Type", "application/json")]
         answer = await self._api.send("/v1/messages", headers, body, start=start)
         return classify(answer, self._now()) if isinstance(answer, Response) else answer
