@@ -30,6 +30,7 @@ from sendonce.core.promise import Promise, ProviderClass
 from sendonce.held import Hold, hold_of
 from sendonce.pipeline.alarm import LOOK_S, Overdue, Stranded, overdue, overruled, sound, stranded
 from sendonce.pipeline.collector import Collector
+from sendonce.pipeline.feed import Feed
 from sendonce.pipeline.handed_in import OutboxView, outbox
 from sendonce.pipeline.heartbeat import BEAT_AGAIN_S, Heartbeat, Name
 from sendonce.pipeline.leader import Leader
@@ -198,6 +199,11 @@ class App:
             export=exporter(audit.checkpoint_file, audit.checkpoint_command),
             export_every_s=audit.checkpoint_every_s,
         )
+
+    @cached_property
+    def feed(self) -> Feed:
+        """What applications are told of their deliveries."""
+        return Feed(self.store)
 
     def collector(self) -> Collector:
         return Collector(self.store, self.policy, self.book)

@@ -1,10 +1,7 @@
 """The sealer: closes the ledger's entries into blocks, beside everything else.
 
-It seals up to a number below which nothing can come any more. On SQLite that is all that is there, since one
-process writes at a time. On PostgreSQL an entry gets its number before its transaction commits, so a number
-may appear late, below others. So the sealer asks for the highest number given, then who is writing the
-ledger, and waits until every one of them has ended: what then stands up to that number stands for ever. A
-transaction that stays open holds up the sealing and nothing else.
+It seals up to a number below which nothing can come any more (`fence`). A transaction that stays open holds
+up the sealing and nothing else.
 
 One process does it, by a lease. Two at once could not make two chains either: a block's number is there once.
 """
@@ -21,6 +18,7 @@ from sendonce.core import seal
 from sendonce.core.errors import Refused, StoreMismatch
 from sendonce.core.pacing import SECOND
 from sendonce.core.seal import Block, Entry, SealedBlock
+from sendonce.pipeline.fence import Fence
 from sendonce.ports.signer import Signer
 from sendonce.ports.store import Store, Tx
 from sendonce.telemetry import fault, tell
@@ -127,36 +125,6 @@ def refuse_unsealed(tx: Tx, gone: Sequence[int]) -> None:
     last, _ = _end(tx)
     if gone and gone[-1] > (last.upto if last is not None else 0):
         raise Refused(f"entry {gone[-1]} of the ledger is not sealed yet: it is removed once it is")
-
-
-class Fence:
-    """Up to which number every entry is committed, or will never be.
-
-    waits  somebody was writing when it was last asked
-    """
-
-    def __init__(self) -> None:
-        self._epoch = 0
-        self._asked = self._passed = 0
-        self._writers: frozenset[str] = frozenset()
-
-    @property
-    def waits(self) -> bool:
-        return self._asked > self._passed
-
-    def look(self, tx: Tx) -> int:
-        """Ask once more; the number."""
-        if tx.held or tx.epoch != self._epoch:
-            # Another server may have taken over: what was asked of the one before says nothing about it.
-            self._epoch, self._asked, self._passed, self._writers = tx.epoch, 0, 0, frozenset()
-        given = tx.seals.given()  # first, see `ports.store.Seals.writers`
-        writers = tx.seals.writers()
-        if not self._writers & writers:
-            self._passed = self._asked
-            self._asked, self._writers = given, writers
-            if not writers:
-                self._passed = given
-        return 0 if tx.held else self._passed
 
 
 @dataclass(frozen=True, slots=True)
