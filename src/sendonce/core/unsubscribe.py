@@ -1,0 +1,61 @@
+"""The token of a one-click unsubscription: who says no to what, without a look into anything.
+
+    https://us.example.com/unsubscribe/TOKEN      TOKEN = base64url(tag, address tag, category, tenant)
+
+It holds the tag of the address and not the address, so it tells nobody whom it is about, and it goes on to
+work when the delivery that carried it was erased or removed: an unsubscription is about an address, not
+about a message. It does not run out. RFC 8058 names no time, mailboxes keep mail for years, and a "no" that
+comes late is still one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+from typing import Final
+
+from sendonce.core.value import value
+
+TOKEN_LENGTH_MAX: Final = 1_400
+_TAG_BYTES: Final = 16
+_ADDRESS_BYTES: Final = 16
+
+
+@value
+class Unsubscription:
+    """Who (`address_tag`, see `core.delivery`) wants no more email of which category, from whom."""
+
+    tenant: str
+    address_tag: str
+    category: str
+
+
+def unsubscribe_token(secret: bytes, what: Unsubscription) -> str:
+    """The same for the same address, tenant and category, always."""
+    body = bytes.fromhex(what.address_tag) + f"{what.category}\0{what.tenant}".encode()
+    return _written(_tag(secret, body) + body)
+
+
+def read_unsubscribe_token(secret: bytes, token: str) -> Unsubscription | None:
+    """What a token says; None where it is not ours. Compared in constant time."""
+    if len(token) > TOKEN_LENGTH_MAX or not token.isascii():
+        return None
+    try:
+        raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    tag, body = raw[:_TAG_BYTES], raw[_TAG_BYTES:]
+    if not hmac.compare_digest(tag, _tag(secret, body)) or _written(raw) != token:
+        return None
+    category, _, tenant = body[_ADDRESS_BYTES:].decode().partition("\0")
+    return Unsubscription(tenant, body[:_ADDRESS_BYTES].hex(), category)
+
+
+def _written(raw: bytes) -> str:
+    """Base64 in the one way in which we write it; other spellings of a token are not ours."""
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def _tag(secret: bytes, body: bytes) -> bytes:
+    return hmac.digest(secret, b"unsubscribe\0" + body, "sha256")[:_TAG_BYTES]
