@@ -166,7 +166,7 @@ class Feed:
     def _number_at(self, at: int, bound: int) -> int:
         """A number below which no entry is of this instant or later, as far as they are in its order."""
         low, high = 0, bound  # all up to `low` are earlier; what is above `high` is not
-        while high - low > 1:
+        while low < high:
             middle = (low + high) // 2
             found = self._store.read(partial(_first, middle, high))
             if found is None or found[1] >= at:
@@ -219,7 +219,7 @@ def pages(feed: Feed, *, tenant: str, after: str = "", since: int = 0, limit: in
 
 
 def _rows(tenant: str, after: int, upto: int, limit: int, tx: Tx) -> list[Row]:
-    return tx.rows("feed_page", tenant=tenant, after=after, upto=upto, limit=limit)
+    return tx.rows("view_feed", tenant=tenant, after=after, upto=upto, limit=limit)
 
 
 def _first(after: int, upto: int, tx: Tx) -> tuple[int, int] | None:
@@ -228,7 +228,7 @@ def _first(after: int, upto: int, tx: Tx) -> tuple[int, int] | None:
     span = SPAN
     while after < upto:
         until = min(upto, after + span)
-        if rows := tx.rows("feed_first", after=after, upto=until):
+        if rows := tx.rows("view_feed_first", after=after, upto=until):
             return int(rows[0]["id"]), int(rows[0]["at"])
         after, span = until, span * 2
     return None

@@ -1,7 +1,7 @@
 -- The feed of an application: the ledger of its tenant, in the order of the entries' numbers.
 
 -- What is left out here is `core.feed.UNTOLD`: most of a ledger.
--- name: feed_page
+-- name: view_feed
 SELECT ledger.id AS id, ledger.seq AS seq, ledger.at AS at, ledger.event AS event, ledger.body AS body,
        delivery.key AS key, delivery.customer AS customer, delivery.channel AS channel, delivery.grp AS grp,
        delivery.category AS category, delivery.account AS account
@@ -13,5 +13,5 @@ WHERE ledger.id > :after AND ledger.id <= :upto AND delivery.id = ledger.deliver
 ORDER BY ledger.id LIMIT :limit;
 
 -- The first entry of a stretch of numbers.
--- name: feed_first
+-- name: view_feed_first
 SELECT id, at FROM ledger WHERE id > :after AND id <= :upto ORDER BY id LIMIT 1;
