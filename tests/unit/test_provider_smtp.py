@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sendonce.core.errors import ConfigError, InvalidInput
+from sendonce.core.mail_token import TOKEN_LENGTH
 from sendonce.core.outcome import (
     Accepted,
     AccountError,
@@ -226,6 +227,72 @@ def test_the_envelope() -> None:
         ]
 
     run(scenario())
+
+
+TOKEN = "a" * TOKEN_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("pattern", "token", "path"),
+    [
+        ("bounces@example.org", TOKEN, f"bounces+{TOKEN}@example.org"),
+        ("b-{token}@example.org", TOKEN, f"b-{TOKEN}@example.org"),
+        ("{token}@bounces.example.org", TOKEN, f"{TOKEN}@bounces.example.org"),
+        ("bounces@example.org", "", "bounces@example.org"),
+        ("b-{token}@example.org", "", "b-none@example.org"),
+        ("", TOKEN, "shop@example.org"),
+    ],
+)
+def test_the_return_path_carries_the_token_of_the_message(pattern: str, token: str, path: str) -> None:
+    async def scenario() -> None:
+        async with serving() as server, provider(server, return_path=pattern) as smtp:
+            for _ in range(2):
+                await send(smtp, token=token)
+        senders = [line.split(" ")[1] for line in server.commands if line.startswith("MAIL")]
+        assert senders == [f"FROM:<{path}>"] * 2
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_a_server_that_offers_dsn_is_told_what_to_report_and_under_which_name(reports: bool) -> None:
+    async def scenario() -> None:
+        async with serving() as server, provider(server, delivery_reports=reports) as smtp:
+            server.script["EHLO"] = b"250-test\r\n250-DSN\r\n250 AUTH PLAIN\r\n"
+            await send(smtp, token=TOKEN)
+            await send(smtp)
+        wanted = "SUCCESS,FAILURE,DELAY" if reports else "FAILURE,DELAY"
+        lines = [line for line in server.commands if line.startswith(("MAIL", "RCPT"))]
+        assert lines == [
+            f"MAIL FROM:<shop@example.org> RET=HDRS ENVID={TOKEN}",
+            f"RCPT TO:<ann@example.com> NOTIFY={wanted}",
+            "MAIL FROM:<shop@example.org>",
+            "RCPT TO:<ann@example.com>",
+        ]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("bounces", "must be an address"),
+        ("bounces@example.org, x@example.org", "must be an address"),
+        ("b-{token}-{token}@example.org", "must be an address"),
+        ("b-{tokn}@example.org", "must be an address"),
+        ("b@{token}.example.org", "before"),
+        ("far-too-long-for-a-return-path@example.org", "shorten"),
+    ],
+)
+def test_a_return_path_that_cannot_be_is_refused(wrong: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words) as caught:
+        SmtpSettings(host="mx.example.org", return_path=wrong)
+    assert caught.value.field == "return_path"
+
+
+def test_a_return_path_stands_in_place_of_an_envelope_sender() -> None:
+    with pytest.raises(InvalidInput, match="keep one"):
+        SmtpSettings(host="mx.example.org", return_path="b@example.org", envelope_sender="c@example.org")
 
 
 def test_lines_that_begin_with_a_dot_arrive_whole() -> None:
@@ -694,10 +761,11 @@ async def send(
     *,
     to: str = "ann@example.com",
     text: str = "It's due.",
+    token: str = "",
     start: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> Outcome:
     content = EmailContent("Hello", text, "", "Shop <shop@example.org>")
-    message = Message("r:c:email", "ab" * 32, to, content, 1_790_843_000_000_000)
+    message = Message("r:c:email", "ab" * 32, to, content, 1_790_843_000_000_000, return_token=token)
     return await smtp.send(message, start=start or nothing)
 
 

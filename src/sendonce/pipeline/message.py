@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from sendonce.core.delivery import Channel, send_key
+from sendonce.core.mail_token import mail_token
 from sendonce.core.pacing import SECOND
 from sendonce.core.policy import Policy
 from sendonce.ports.provider import EmailContent, Message, SmsContent
@@ -25,7 +26,9 @@ def message_of(row: Delivery, content: Content, policy: Policy, *, secret: bytes
             html=payload["html"],
             sender=payload["sender"],
             reply_to=payload["reply_to"],
+            unsubscribe=payload.get("unsubscribe", ""),
         )
     valid_s = max(1, (row.course.expires_at - now) // SECOND)
     key = send_key(secret, row.tenant, row.key, row.standing.version)
-    return Message(row.key, key, to, body, content.frozen_at, valid_s)
+    token = mail_token(secret, key) if row.channel is Channel.EMAIL else ""
+    return Message(row.key, key, to, body, content.frozen_at, valid_s, token)

@@ -44,6 +44,17 @@ class EmailContent:
     html: str
     sender: str  # "Name <addr>" or a bare address
     reply_to: str = ""
+    unsubscribe: str = ""  # the https address for one click (RFC 8058); "": mail that has none
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Headers of its own, as an adapter adds them to those that every message has: name, value."""
+        if not self.unsubscribe:
+            return ()
+        return (
+            ("List-Unsubscribe", f"<{self.unsubscribe}>"),
+            ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click"),
+        )
 
 
 @value
@@ -64,6 +75,8 @@ class Message:
     frozen_at     microseconds UTC of publication: the Date of an email on every attempt
     valid_s       whole seconds until the delivery expires, for providers that can drop stale ones;
                   excluded from "equal bytes", since it shrinks
+    return_token  stands for the message in its return path (`core.mail_token`), so that a bounce leads
+                  back to it; "" where none is wanted
     """
 
     delivery_key: str
@@ -72,6 +85,7 @@ class Message:
     content: EmailContent | SmsContent
     frozen_at: int
     valid_s: int | None = None
+    return_token: str = ""
 
 
 class TooLate(Exception):

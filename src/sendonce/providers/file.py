@@ -80,6 +80,7 @@ def as_line(message: Message) -> bytes:
     """The message as one line of JSON. Raises ValueError for text that has no UTF-8 form."""
     fields = asdict(message)
     del fields["valid_s"]  # shrinks from attempt to attempt
+    del fields["return_token"]  # nothing travels back
     return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
 

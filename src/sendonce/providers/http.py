@@ -2,7 +2,8 @@
 
     url, method, login         where the request goes
     body_json or body_form     what it says: a template with {{ to }}, {{ text }}, {{ subject }}, {{ html }},
-                               {{ sender }}, {{ reply_to }}, {{ send_key }}, {{ delivery_key }}
+                               {{ sender }}, {{ reply_to }}, {{ unsubscribe }}, {{ send_key }},
+                               {{ delivery_key }}
     key_*                      where the API takes an idempotency key, and how long it honours it
     receipt_*, code_*, rules   how to read the answer
     lookup_*                   how to ask for a message by our key
@@ -428,6 +429,7 @@ def _fields(message: Message) -> Fields:
         "subject": email.subject if email else "",
         "html": email.html if email else "",
         "reply_to": email.reply_to if email else "",
+        "unsubscribe": email.unsubscribe if email else "",
         "send_key": message.send_key,
         "delivery_key": message.delivery_key,
     }
@@ -562,6 +564,7 @@ _SAMPLE: Fields = {
     "subject": "subject",
     "html": "html",
     "reply_to": "",
+    "unsubscribe": "",
     "send_key": "0" * 64,
     "delivery_key": "reminder:customer:sms",
 }

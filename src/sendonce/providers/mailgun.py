@@ -170,6 +170,7 @@ def _form(message: Message, content: EmailContent) -> list[tuple[str, str]]:
         form.append(("html", content.html))
     if content.reply_to:
         form.append(("h:Reply-To", mailbox(content.reply_to)))
+    form += [(f"h:{name}", value) for name, value in content.headers]
     return form
 
 

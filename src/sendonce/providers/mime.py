@@ -5,9 +5,9 @@ moment of publication, Message-ID and the boundary come from the send key, and t
 are our own. They are, since the standard library folds some long headers into something else: a
 decoded subject must be the subject that went in.
 
-All output is 7-bit, with CRLF, and no line is longer than 80 characters (a long address excepted), well
-below the 998 of RFC 5322 2.1.1. Line breaks and other control characters in a subject or a name
-become one blank, so that no text can add a header. Sources: RFC 5322, 2045 to 2047, 3834.
+All output is 7-bit, with CRLF, and no line is longer than 80 characters (long addresses of mail and of the
+web excepted), well below the 998 of RFC 5322 2.1.1. Line breaks and other control characters in a subject
+or a name become one blank, so that no text can add a header. Sources: RFC 5322, 2045 to 2047, 3834.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def build_email(message: Message, content: EmailContent) -> bytes:
         ("Message-ID", f"<{message.send_key[:40]}@{sender.rpartition('@')[2]}>"),
         ("X-Sendonce-Key", message.send_key),
         ("Auto-Submitted", "auto-generated"),  # RFC 3834: asks robots not to answer
+        *content.headers,
         ("MIME-Version", "1.0"),
     ]
     lines = [_subject(value) if name == "Subject" else f"{name}: {value}" for name, value in headers]

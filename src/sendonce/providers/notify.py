@@ -189,6 +189,8 @@ class NotifyProvider:
             fields["email_address"] = message.to
             fields["personalisation"] = {"subject": content.subject, "text": content.text}
             sender = "email_reply_to_id"
+            if content.unsubscribe:
+                fields["one_click_unsubscribe_url"] = content.unsubscribe
         if self._settings.sender_id:
             fields[sender] = self._settings.sender_id
         return fields

@@ -166,6 +166,8 @@ def _fields(message: Message, content: EmailContent, stream: str) -> dict[str, o
         fields["HtmlBody"] = content.html
     if content.reply_to:
         fields["ReplyTo"] = mailbox(content.reply_to)
+    if content.headers:
+        fields["Headers"] = [{"Name": name, "Value": value} for name, value in content.headers]
     return fields
 
 

@@ -143,6 +143,8 @@ def _fields(message: Message, content: EmailContent) -> dict[str, object]:
         fields["html"] = content.html
     if content.reply_to:
         fields["reply_to"] = mailbox(content.reply_to)
+    if content.headers:
+        fields["headers"] = dict(content.headers)
     return fields
 
 

@@ -126,6 +126,8 @@ def _fields(message: Message, content: EmailContent) -> dict[str, object]:
     }
     if content.reply_to:
         fields["reply_to"] = _mailbox(content.reply_to)
+    if content.headers:
+        fields["headers"] = dict(content.headers)
     return fields
 
 

@@ -13,12 +13,16 @@ aiosmtplib opens the session (greeting, EHLO, STARTTLS, AUTH). The transaction i
 transport, because the promise hangs on which byte was written when, and on which reply answers what:
 a reply that nobody asked for is never taken for an answer.
 
+The return path may carry a token of the message (`return_path`), so that a bounce which comes back as mail
+leads to it. Where the server offers DSN (RFC 3461), the token also goes along as ENVID, which reports repeat,
+and no more is asked for than failures and delays, with the headers of the message only.
+
 A session carries several messages, one recipient each. An idle one is asked with RSET before it is
 used again, so that one which died quietly costs a new connection and nothing else.
 
-What the codes mean: the tables at the end. Sources: RFC 5321 (codes, phases), RFC 3463 and the IANA
-registry of enhanced status codes (RFC 5248), RFC 4954 (AUTH), RFC 1870 (SIZE), RFC 7504 (521, 556);
-the public error lists of Amazon SES ("Throttling failure", "not verified"), Gmail (4.2.1, 5.4.5) and
+What the codes mean: the tables at the end. Sources: RFC 5321 (codes, phases), RFC 3461 (DSN), RFC 3463 and
+the IANA registry of enhanced status codes (RFC 5248), RFC 4954 (AUTH), RFC 1870 (SIZE), RFC 7504 (521,
+556); the public error lists of Amazon SES ("Throttling failure", "not verified"), Gmail (4.2.1, 5.4.5) and
 Exchange Online (5.1.90, 5.4.1), and Postfix's own wording for relaying and senders.
 """
 
@@ -39,6 +43,7 @@ import aiosmtplib
 
 from sendonce.address import parse_sender
 from sendonce.core.errors import ConfigError, InvalidInput
+from sendonce.core.mail_token import TOKEN_LENGTH
 from sendonce.core.outcome import (
     Accepted,
     AccountError,
@@ -90,6 +95,21 @@ class SmtpSettings:
     envelope_sender: str = field(
         default="", metadata={"meaning": "Where bounces go (MAIL FROM); empty: the address in From."}
     )
+    return_path: str = field(
+        default="",
+        metadata={
+            "meaning": "In place of it, an address that gets a token of each message: `bounces@example.com` "
+            "becomes `bounces+TOKEN@example.com`; where the server wants another form, write `{token}` "
+            "in it ([bounces](opt-out.md#bounces-that-come-as-mail))."
+        },
+    )
+    delivery_reports: bool = field(
+        default=False,
+        metadata={
+            "meaning": "Whether the server is asked to report deliveries too, where it can (RFC 3461): "
+            "a mail for each."
+        },
+    )
     connect_timeout_s: float = field(
         default=30.0,
         metadata={"meaning": "A free connection, TCP, TLS, greeting and login together.", "min": 0.01},
@@ -118,6 +138,10 @@ class SmtpSettings:
             raise InvalidInput(
                 f"must be a host name such as smtp.example.com, not {self.host!r}", field="host"
             )
+        if self.return_path:
+            if self.envelope_sender:
+                raise InvalidInput("stands beside envelope_sender: keep one of them", field="return_path")
+            _check_return_path(self.return_path)
         if bool(self.username) != bool(self.password):
             missing = "password" if self.username else "username"
             raise InvalidInput("must be written: a login needs a username and a password", field=missing)
@@ -339,12 +363,17 @@ class _Letter:
     sender: str
     recipient: str
     text: bytes
+    token: str
+    notify: str
 
     def commands(self, session: _Session) -> tuple[tuple[Phase, bytes], ...]:
         size = f" SIZE={len(self.text)}" if session.size_max is not None else ""
+        envelope, notify = "", ""
+        if session.dsn and self.token:
+            envelope, notify = f" RET=HDRS ENVID={self.token}", f" NOTIFY={self.notify}"
         return (
-            (Phase.MAIL, f"MAIL FROM:<{self.sender}>{size}".encode("ascii")),
-            (Phase.RCPT, f"RCPT TO:<{self.recipient}>".encode("ascii")),
+            (Phase.MAIL, f"MAIL FROM:<{self.sender}>{size}{envelope}".encode("ascii")),
+            (Phase.RCPT, f"RCPT TO:<{self.recipient}>{notify}".encode("ascii")),
             (Phase.DATA, b"DATA"),
         )
 
@@ -359,7 +388,8 @@ def _letter(message: Message, settings: SmtpSettings) -> _Letter | Outcome:
             return Rejected(Reason.INVALID_ADDRESS, "syntax")
         return Rejected(Reason.NOT_CAPABLE, "smtputf8")  # we send 7-bit mail only
     try:
-        sender = settings.envelope_sender or parse_sender(content.sender)[1]
+        sender = return_path(settings.return_path, message.return_token)
+        sender = sender or settings.envelope_sender or parse_sender(content.sender)[1]
         text = build_email(message, content)
     except InvalidInput:
         return Rejected(Reason.SENDER, "sender_syntax")
@@ -367,7 +397,34 @@ def _letter(message: Message, settings: SmtpSettings) -> _Letter | Outcome:
         return Rejected(Reason.BAD_CONTENT, "encoding")
     if not _ADDRESS.fullmatch(sender):
         return Rejected(Reason.SENDER, "sender_syntax")
-    return _Letter(sender, message.to, _LEADING_DOT.sub(b"..", text))
+    notify = "SUCCESS,FAILURE,DELAY" if settings.delivery_reports else "FAILURE,DELAY"
+    return _Letter(sender, message.to, _LEADING_DOT.sub(b"..", text), message.return_token, notify)
+
+
+def return_path(pattern: str, token: str) -> str:
+    """The address that bounces of one message go to: variable envelope return paths, with a token."""
+    local, _, domain = pattern.partition("@")
+    if "{token}" in local:
+        return f"{local.replace('{token}', token or 'none')}@{domain}"
+    return f"{local}+{token}@{domain}" if token and local else pattern
+
+
+def _check_return_path(pattern: str) -> None:
+    plain = pattern.replace("{token}", "t", 1)
+    if set(plain) & set("{}") or not _ADDRESS.fullmatch(plain):
+        raise InvalidInput(
+            f"= {pattern!r} must be an address, such as bounces@example.com or bounces+{{token}}@example.com",
+            field="return_path",
+        )
+    local, _, domain = return_path(pattern, "t" * TOKEN_LENGTH).rpartition("@")
+    if "{token}" in domain:
+        raise InvalidInput(f"= {pattern!r} has {{token}} behind the @: write it before", field="return_path")
+    if len(local) > _LOCAL_PART_MAX:
+        raise InvalidInput(
+            f"= {pattern!r} makes {len(local)} characters before the @ with a token: {_LOCAL_PART_MAX} are "
+            "allowed, shorten it",
+            field="return_path",
+        )
 
 
 def _lost(phase: Phase, why: str, session: _Session) -> Outcome:
@@ -416,7 +473,9 @@ class _Opening:
             self.abandon()
             raise
         assert client.transport is not None
-        return _Session(cast("asyncio.Transport", client.transport), client.esmtp_extensions.get("size"))
+        extensions = client.esmtp_extensions
+        transport = cast("asyncio.Transport", client.transport)
+        return _Session(transport, extensions.get("size"), dsn="dsn" in extensions)
 
     def abandon(self) -> None:
         transport = self._client.transport
@@ -467,7 +526,8 @@ class _Lost(Exception):
 class _Session(asyncio.Protocol):
     """A session that is logged in: commands out, replies in, one at a time."""
 
-    def __init__(self, transport: asyncio.Transport, size: str | None) -> None:
+    def __init__(self, transport: asyncio.Transport, size: str | None, *, dsn: bool) -> None:
+        self.dsn = dsn
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._buffer = b""
@@ -831,6 +891,7 @@ def _retrieve(task: asyncio.Task[_Session]) -> None:
         task.exception()
 
 
+_LOCAL_PART_MAX = 64  # RFC 5321 4.5.3.1.1
 _ADDRESS = re.compile(r"[!#-;=?A-Z\[-~]+@[!#-;=?A-Z\[-~]+", re.ASCII)  # visible ASCII without " < > @
 _LEADING_DOT = re.compile(rb"^\.", re.MULTILINE)
 _REPLY_LINE = re.compile(rb"([2-5]\d\d)(?:([ -])(.*))?")

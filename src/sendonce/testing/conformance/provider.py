@@ -23,8 +23,10 @@ Needs nothing but pytest to find the tests; the checks are plain assertions.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
+import re
 import socket
 import struct
 from abc import ABC, abstractmethod
@@ -32,6 +34,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote_plus
 
 from sendonce.core.errors import ConfigError
 from sendonce.core.outcome import (
@@ -516,6 +519,24 @@ class ProviderContract(ABC):
             messages.append(replace(self.message, content=changed))
         return messages
 
+    def test_where_one_click_unsubscribes_goes_along(self) -> None:
+        """RFC 8058: who offers it must be reached by every provider that carries email."""
+        content = self.message.content
+        if not isinstance(content, EmailContent):
+            return
+        url = "https://us.example.com/unsubscribe/AbC-_9"
+        marked = replace(self.message, content=replace(content, unsubscribe=url))
+
+        async def scenario(peer: Peer, provider: Provider) -> None:
+            for message in (self.message, marked):
+                await provider.send(message, start=Starts(peer))
+            plain, one = (_readable(without_port(each, peer.port)) for each in peer.messages)
+            assert url not in plain
+            assert url in one
+            assert "List-Unsubscribe=One-Click" in one or "one_click_unsubscribe_url" in one
+
+        self.run(scenario)
+
     # Rule 6: secrets
 
     def test_no_credential_is_ever_shown(self) -> None:
@@ -644,6 +665,13 @@ class ProviderContract(ABC):
         finally:
             await provider.close()
             await peer.stop()
+
+
+def _readable(data: bytes) -> str:
+    """What is on the wire, with what is percent-encoded or in base64 in it."""
+    text = unquote_plus(data.decode("latin-1"))
+    found = re.findall(r"[A-Za-z0-9+/]{400,}={0,2}", data.decode("latin-1"))
+    return "\n".join([text, *(base64.b64decode(each).decode("latin-1") for each in found)])
 
 
 class HttpContract(ProviderContract):
