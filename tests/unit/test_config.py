@@ -444,11 +444,31 @@ def test_a_wrong_value_is_told_with_its_place_rule_and_fix(old: str, new: str, s
             "[channel.sms] account is never reached, since [route] fits",
         ),
         ("[intake2]", "[intake2] is unknown: did you mean intake?"),
+        (
+            "[api]\npublic_url='http://us.example.com'",
+            "[api] public_url = 'http://us.example.com' must be https",
+        ),
+        (
+            "[api]\npublic_url='https://us.example.com?x=1'",
+            "[api] public_url = 'https://us.example.com?x=1' must",
+        ),
+        (
+            "[category.news]\nno_consent='refuse'\nunsubscribe=true",
+            "[category.news] unsubscribe = true needs an address that mail providers can call",
+        ),
     ],
 )
 def test_further_tables_are_held_to_their_rules(more: str, says: str) -> None:
     problems = wrong(f"{SMALL}{more}\n")
     assert problems[0].startswith(says), problems
+
+
+def test_a_category_whose_mail_is_subscribed_to_has_a_public_address() -> None:
+    more = "[api]\npublic_url='https://us.example.com/mail/'\n"
+    settings = read(f"{SMALL}{more}[category.news]\nno_consent='refuse'\nunsubscribe=true\n")
+    assert settings.public_url == "https://us.example.com/mail"
+    assert settings.categories["news"].unsubscribe
+    assert not settings.categories["payment"].unsubscribe
 
 
 def test_an_account_carries_one_channel() -> None:

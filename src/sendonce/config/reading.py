@@ -7,6 +7,7 @@ broken too.
 
 from __future__ import annotations
 
+import re
 import tomllib
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -147,6 +148,8 @@ class _Reading:
         plans = self._plans()
         if intake is not None:
             self._check_refers(self._top.at("intake"), "category", intake.category)
+        if api is not None:
+            self._check_public_url(api.public_url, categories)
         for account in accounts.values():
             if each_account is not None:
                 with self._problems.noted():
@@ -180,6 +183,7 @@ class _Reading:
             pass_time_max_s=scheduler.pass_time_max_s,
             grace_s=scheduler.grace_s,
             api_listen=api.listen,
+            public_url=api.public_url.rstrip("/"),
             api_pass_secret=api.pass_secret,
             keep=Keep(retention.content_s, retention.deliveries_s, retention.imports_s, retention.passes_s),
             audit=AuditSettings(
@@ -341,6 +345,22 @@ class _Reading:
                 plans[name] = _plan(name, bind(PlanTable, table, place).steps, channels, place)
         return plans
 
+    def _check_public_url(self, url: str, categories: Mapping[str, CategoryPolicy]) -> None:
+        if url and not _PUBLIC_URL.fullmatch(url):
+            self._note(
+                self._top.at("api"),
+                "public_url",
+                f"= {url!r} must be https with a host, and without query, such as https://reminders.example.com",
+            )
+        for name, category in categories.items():
+            if category.unsubscribe and not url:
+                self._note(
+                    self._top.at(f"category.{name}"),
+                    "unsubscribe",
+                    "= true needs an address that mail providers can call: write public_url = "
+                    '"https://reminders.example.com" under [api]',
+                )
+
     # Tables as written
 
     def _check_headings(self) -> None:
@@ -401,6 +421,7 @@ class _Reading:
 
 
 _NAMED_PARTS: Final = ("tenant", "channel", "account", "category")
+_PUBLIC_URL: Final = re.compile(r"https://[A-Za-z0-9.-]+(:\d{1,5})?(/[A-Za-z0-9._~/-]{0,120})?", re.ASCII)
 
 
 # Values that depend on each other
@@ -514,6 +535,7 @@ def _category_policy(name: str, table: CategoryTable, place: Place) -> CategoryP
         on_quiet=table.on_quiet,
         expiry_s=table.expiry_s,
         uncertain=table.uncertain,
+        unsubscribe=table.unsubscribe,
     )
 
 

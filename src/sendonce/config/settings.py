@@ -62,6 +62,7 @@ class Settings:
     routes         in order; the accounts named under [channel.*] come last
     pass_every_s   how often the built-in timer starts a pass
     api_listen     where `up` serves the HTTP API, as written; "": nowhere
+    public_url     where it is reached from outside, without a "/" at its end; "": not said
 
     The other fields mean what they mean in `core.policy.Policy`.
     """
@@ -84,6 +85,7 @@ class Settings:
     pass_time_max_s: float
     grace_s: float
     api_listen: str
+    public_url: str
     api_pass_secret: Secret | None
     keep: Keep
     audit: AuditSettings
@@ -109,6 +111,7 @@ class Settings:
             pass_time_max_s=self.pass_time_max_s,
             grace_s=self.grace_s,
             late_ok_s=self.late_ok_s,
+            public_url=self.public_url,
         )
 
 

@@ -202,6 +202,13 @@ class CategoryTable:
     )
     uncertain: UncertainPolicy | None = setting("Instead of the channel's.", default=None)
     expiry_s: float | None = setting("Instead of the channel's.", kind=kinds.duration(1.0), default=None)
+    unsubscribe: bool = setting(
+        "Whether its email says where one click ends it (RFC 8058): for what people subscribe to, not for "
+        "what they have a contract for. It needs `public_url` under `[api]` "
+        "([unsubscription](opt-out.md#one-click-unsubscription)).",
+        kind=kinds.SWITCH,
+        default=False,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +319,12 @@ class ApiTable:
     listen: str = setting(
         "Where `up` serves it, and `sendonce api` where `--listen` says nothing: a port, which is on "
         "127.0.0.1, or `HOST:PORT`. Not set: `up` serves none.",
+        kind=kinds.LINE,
+        default="",
+    )
+    public_url: str = setting(
+        "Where customers and mail providers reach it from outside, through your proxy, such as "
+        "`https://reminders.example.com`: what unsubscription links begin with.",
         kind=kinds.LINE,
         default="",
     )

@@ -67,7 +67,10 @@ class ChannelPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CategoryPolicy:
-    """One category of reminders ("payment", "shipment"). None: the channel's word stands."""
+    """One category of reminders ("payment", "shipment"). None: the channel's word stands.
+
+    unsubscribe  its email says where one click ends it
+    """
 
     name: str
     no_record: NoRecord
@@ -75,6 +78,7 @@ class CategoryPolicy:
     on_quiet: OnQuiet = OnQuiet.DEFER
     expiry_s: float | None = None
     uncertain: UncertainPolicy | None = None
+    unsubscribe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class Policy:
     pass_time_max_s  and the time it takes at most
     grace_s          how late a publication may be before it counts as a late arrival
     late_ok_s        how far in the past a due time may lie at intake
+    public_url       where customers reach the API; "": nowhere
     """
 
     accounts: Mapping[str, AccountPolicy]
@@ -117,6 +122,7 @@ class Policy:
     pass_time_max_s: float = 60.0
     grace_s: float = 60.0
     late_ok_s: float = 86_400.0
+    public_url: str = ""
     hints: bool = False
 
     def category(self, name: str) -> CategoryPolicy:

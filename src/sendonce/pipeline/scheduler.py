@@ -36,6 +36,7 @@ from sendonce.core.pacing import GateLimits
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.routing import account_for
 from sendonce.core.segments import count as count_parts
+from sendonce.core.unsubscribe import Unsubscription, unsubscribe_token
 from sendonce.moves import move_on
 from sendonce.pipeline.catch_up import CatchUp
 from sendonce.pipeline.reach import PAUSE_LOOK_US, Pauses, active_pauses, may_reach, pause_of
@@ -54,6 +55,8 @@ TIMER: Final = "timer"
 MARK_STALE_US: Final = 10 * pacing.SECOND
 """How old the mark may grow while nothing falls due."""
 TAG_UNIT: Final = 1_000_000
+UNSUBSCRIBE_URL_MAX: Final = 900
+"""What fits into a line of a header (RFC 5322, 2.1.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +337,8 @@ class Scheduler:
         )
         recipient["to"].encode()  # raises for a lone surrogate, which no store can keep
         payload = payload_of(row.channel, rendered, recipient, account) | {SALT: self._salt()}
+        if row.channel is Channel.EMAIL and self._policy.category(row.category).unsubscribe:
+            payload["unsubscribe"] = self._unsubscribe_url(row)
         digest = content_hash(payload)
         cost = count_parts(rendered.text).parts if row.channel is Channel.SMS else 1
         if not pacing.fits_ever(tags.limits(account), cost):
@@ -363,6 +368,17 @@ class Scheduler:
             "expires": row.course.expires_at,
         }
         return _Go(course, content, details)
+
+    def _unsubscribe_url(self, row: Delivery) -> str:
+        """Frozen with the content: a retry sends the same bytes, whatever the configuration says by then."""
+        what = Unsubscription(row.tenant, row.address_tag, row.category)
+        url = f"{self._policy.public_url}/unsubscribe/{unsubscribe_token(self._store.secret, what)}"
+        if len(url) > UNSUBSCRIBE_URL_MAX:
+            raise InvalidInput(
+                f"the name of tenant {row.tenant!r:.80} is too long for an unsubscription link: shorten it",
+                code="unsubscribe_url",
+            )
+        return url
 
 
 @dataclass(frozen=True, slots=True)
