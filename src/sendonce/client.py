@@ -16,6 +16,7 @@
         assert results[0].ok, results[0].why
         client.status("shipment-4821:customer-73:email")
         client.cancel(reminder="shipment-4821", reason="returned")
+        page = client.events(after=kept_cursor)
 
 It writes to the store and reads from it; it sends nothing. What it answered is durable. It is safe to share
 between threads, and asking again after a crash or a time-out changes nothing: the same reminder with the same
@@ -25,23 +26,29 @@ content is `unchanged`.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from sendonce.app import App
 from sendonce.config import load
-from sendonce.core.errors import ConfigError
+from sendonce.core.errors import ConfigError, InvalidInput
 from sendonce.core.reminder import DEFAULT_TENANT, Asked
 from sendonce.pipeline.cancel import By, Cancellation, cancel, selected
-from sendonce.pipeline.hand_in import Result, hand_in
+from sendonce.pipeline.feed import LIMIT, Page
+from sendonce.pipeline.hand_in import Result, hand_in, send_again
 from sendonce.pipeline.story import Story, story
 from sendonce.ports.secret import Secret
 from sendonce.remote import Remote
 
-__all__ = ["Client", "Result"]
+__all__ = ["Client", "Page", "Result"]
 
 ACTOR: Final = "api:python"
+LOOK_S: Final = 0.2
+"""How often the store is looked at while waiting for events."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Client:
@@ -159,6 +166,48 @@ class Client:
             return self._remote.status(name)
         policy, tenant = self._app.policy, self._tenant
         return self._app.store.read(lambda tx: story(tx, name, policy, tenant=tenant))
+
+    def again(self, delivery: str, *, reason: str) -> Result:
+        """Send what has ended once more, as a new reminder that is linked to it; asked twice, sent once.
+
+        Raises `NotFound`, `InvalidInput` for an empty reason, and `Refused` where something else is right.
+        """
+        if self._remote is not None:
+            return self._remote.again(delivery, reason=reason)
+        app = self._app
+        return send_again(
+            app.store, app.policy, delivery, tenant=self._tenant, reason=reason, actor=self._actor
+        )
+
+    def events(
+        self,
+        *,
+        after: str = "",
+        since: datetime | None = None,
+        limit: int = LIMIT,
+        wait_s: float = 0.0,
+    ) -> Page:
+        """What became of deliveries behind the cursor `after`, in order and at least once (`pipeline.feed`).
+
+        Keep `cursor` of the page in the same transaction as what you did about it. Without a cursor it begins
+        with all that is kept, or at about the instant `since`. Where there is nothing yet, it waits for up to
+        `wait_s`.
+
+        Raises `InvalidInput` for a cursor that is none, and `Refused` (code "events_gone") where what comes
+        next is not all there any more: begin anew with `since`.
+        """
+        if since is not None and since.tzinfo is None:
+            raise InvalidInput("since has no offset: give one, as in datetime.now(UTC)", field="since")
+        if self._remote is not None:
+            begin = since.isoformat() if since else ""
+            return self._remote.events(after=after, since=begin, limit=limit, wait_s=wait_s)
+        begun = (since - _EPOCH) // timedelta(microseconds=1) if since else 0
+        feed, until = self._app.feed, time.monotonic() + wait_s
+        page = feed.page(tenant=self._tenant, after=after, since=begun, limit=limit)
+        while not page.told and time.monotonic() < until:
+            time.sleep(LOOK_S)
+            page = feed.page(tenant=self._tenant, after=page.cursor, limit=limit)
+        return page
 
     def close(self) -> None:
         """Finish what was handed in, and close the store. Idempotent."""

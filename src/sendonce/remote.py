@@ -6,7 +6,7 @@ or put off by the service, is tried again a few times.
 
     401, 403       Refused ("unauthorized", "forbidden")
     404            NotFound
-    409, 412       Refused, with the code of the problem
+    409, 410, 412  Refused, with the code of the problem
     422, 400       InvalidInput, with its field
     429, 503, connection lost, not reached     StoreUnavailable: give the same again
 """
@@ -26,7 +26,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from sendonce.asking import fields_of_mapping
 from sendonce.core.delivery import Channel
@@ -38,9 +38,11 @@ from sendonce.core.errors import (
     SendonceError,
     StoreUnavailable,
 )
+from sendonce.core.feed import Kind
 from sendonce.core.lifecycle import Ending, Standing, State
 from sendonce.core.reminder import Asked
 from sendonce.pipeline.cancel import Cancellation, Selection
+from sendonce.pipeline.feed import LIMIT, Page, Told
 from sendonce.pipeline.hand_in import Result
 from sendonce.pipeline.intake import Verdict
 from sendonce.pipeline.story import Moment, Said, Story
@@ -54,6 +56,8 @@ WAIT_MAX_S: Final = 5.0
 TIMEOUT_S: Final = 60.0
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of a request; the service takes 16 MB."""
+WAIT_SERVICE_S: Final = 25.0
+"""The longest that a service waits for events."""
 IDLE_MAX: Final = 8
 
 
@@ -124,6 +128,17 @@ class Remote:
             found = self._ask("GET", f"/v1/reminders/{quote(name, safe='')}")["reminders"]
             keys = [delivery["key"] for each in found for delivery in each["deliveries"]]
         return [_story(self._ask("GET", f"/v1/deliveries/{quote(key, safe='')}/story")) for key in keys]
+
+    def events(self, *, after: str = "", since: str = "", limit: int = LIMIT, wait_s: float = 0.0) -> Page:
+        """As `Client.events`. `since` as ISO 8601; `wait_s` is cut to what a service waits."""
+        query = {"after": after, "since": since, "limit": limit, "wait": min(wait_s, WAIT_SERVICE_S)}
+        said = self._ask("GET", f"/v1/events?{urlencode({name: v for name, v in query.items() if v})}")
+        return Page(tuple(map(_told, said["events"])), said["cursor"], said["more"])
+
+    def again(self, key: str, *, reason: str) -> Result:
+        """As `Client.again`."""
+        body = {"delivery": key, "reason": reason}
+        return _result(self._ask("POST", "/v1/repetitions", body, once=secrets.token_hex(16)), 0)
 
     def close(self) -> None:
         """Close what is open. Idempotent."""
@@ -239,7 +254,7 @@ def _document(answer: _Answer) -> Any:
             raise InvalidInput(detail, field=str(document.get("field") or ""), code=code)
         case 404:
             raise NotFound(detail)
-        case 401 | 403 | 409 | 412:
+        case 401 | 403 | 409 | 410 | 412:
             raise Refused(detail, code=code)
         case _:
             raise SendonceError(detail, code=code)
@@ -260,6 +275,22 @@ def _result(said: Mapping[str, Any], index: int) -> Result:
         said.get("why", ""),
         tuple(said.get("notes", ())),
     )
+
+
+def _told(said: Mapping[str, Any]) -> Told:
+    values = {name: said[name] for name in _TOLD_AS_SAID}
+    return Told(
+        **values,
+        kind=Kind(said["kind"]),
+        at=_micros(said["at"]),
+        maybe=said["maybe_sent"],
+        channel=Channel(said["channel"]),
+    )
+
+
+_TOLD_AS_SAID: Final = tuple(
+    each.name for each in fields(Told) if each.name not in ("kind", "at", "maybe", "channel")
+)
 
 
 def _story(told: Mapping[str, Any]) -> Story:

@@ -3,6 +3,7 @@ breaks anything."""
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -17,7 +18,9 @@ from sendonce.api.application import RESOURCES
 from sendonce.api.problems import TITLES
 from sendonce.api.reminders import ReminderAsked
 from sendonce.core.access import Scope
-from sendonce.core.reminder import Asked
+from sendonce.core.reminder import COLUMNS, Asked
+from sendonce.pipeline.importer import import_rows
+from sendonce.table_file import TableFile
 from tests.integration.api_world import Answer, Api, reminder, served
 
 FUZZ = 200
@@ -99,6 +102,8 @@ def test_each_example_works_in_the_order_of_the_document(api: Api) -> None:
     template = next(o for m, p, o in document.operations if (m, p) == ("POST", "/v1/templates"))
     api.post("/v1/templates", document.example(template)).ok()
     made = api.post("/v1/keys", {"name": "to be replaced", "scopes": ["read"]}).ok(201)
+    imported(api, "r-1")
+    api.post("/v1/cancellations", {"reminder": "r-1", "reason": "so that it has ended"}).ok()
     last = [entry for entry in document.operations if entry[0] == "DELETE"]
     seen = set()
     for method, path, operation in [e for e in document.operations if e[0] != "DELETE"] + last:
@@ -110,6 +115,14 @@ def test_each_example_works_in_the_order_of_the_document(api: Api) -> None:
         validated(operation, answer)
         seen.add(operation["operationId"])
     assert seen == ROUTES.keys()
+
+
+def imported(api: Api, id_: str) -> int:
+    """A file with one reminder; the import's number."""
+    app = api.app
+    rows = f"reminder,customer,email,due,template,name\n{id_},c-1,ann@example.com,in 2h,hello,Ann\n".encode()
+    table = TableFile(io.BytesIO(rows), COLUMNS)
+    return import_rows(app.store, app.policy, table, actor="test", book=app.book).import_id
 
 
 def test_each_operation_says_what_it_is_for_and_which_key_it_takes(api: Api) -> None:

@@ -13,6 +13,8 @@ from fastapi import Path, Request, Response
 from pydantic import ConfigDict, Field
 
 from sendonce.api.idempotency import Done, once, said
+from sendonce.api.pages import LIMIT, Cursor, Pages
+from sendonce.api.pages import Limit as PageLimit
 from sendonce.api.program import Caller, MayAdmin, MayOperate
 from sendonce.api.routing import Resource
 from sendonce.api.shapes import Asked, Instant, Reason, Said, instant
@@ -72,7 +74,10 @@ class AccountSaid(Said):
 
 
 class AccountsSaid(Said):
+    """By name. `next` asks for the page after it."""
+
     accounts: list[AccountSaid]
+    next: str | None
 
 
 class LimitsAsked(Asked):
@@ -126,7 +131,10 @@ class PauseSeen(Said):
 
 
 class PausesSaid(Said):
+    """By what is paused, and its name. `next` asks for the page after it."""
+
     pauses: list[PauseSeen]
+    next: str | None
 
 
 class ResumptionAsked(Asked):
@@ -153,10 +161,13 @@ class ResumptionSaid(Said):
 
 
 @resource.get("/accounts", Needed.OPERATE)
-def list_accounts(caller: MayOperate) -> AccountsSaid:
+def list_accounts(caller: MayOperate, limit: PageLimit = LIMIT, cursor: Cursor = "") -> AccountsSaid:
     """Each account: what waits, its gate, its limits, and why nothing leaves where nothing does."""
     seen = caller.read(lambda tx: overview(tx, caller.policy))
-    return AccountsSaid(accounts=[_account(each) for each in seen.accounts])
+    found, beyond = Pages(caller, "accounts", {}).cut(
+        seen.accounts, lambda each: (each.name,), limit=limit, cursor=cursor
+    )
+    return AccountsSaid(accounts=[_account(each) for each in found], next=beyond)
 
 
 @resource.get("/accounts/{name}", Needed.OPERATE)
@@ -184,7 +195,7 @@ def change_account_limits(name: Name, asked: LimitsAsked, caller: MayAdmin) -> L
 
 
 @resource.get("/pauses", Needed.OPERATE)
-def list_pauses(caller: MayOperate) -> PausesSaid:
+def list_pauses(caller: MayOperate, limit: PageLimit = LIMIT, cursor: Cursor = "") -> PausesSaid:
     """What is paused now: all but the groups of other tenants."""
     now, found = caller.read(lambda tx: (tx.now, tx.runs.pauses()))
     own = f"{caller.tenant}/"
@@ -193,7 +204,10 @@ def list_pauses(caller: MayOperate) -> PausesSaid:
         for each in found
         if each.until > now and (each.scope != Scope.GROUP or each.name.startswith(own))
     ]
-    return PausesSaid(pauses=[_seen(each, own) for each in sorted(shown, key=lambda e: (e.scope, e.name))])
+    page, beyond = Pages(caller, "pauses", {}).cut(
+        shown, lambda each: (each.scope, each.name), limit=limit, cursor=cursor
+    )
+    return PausesSaid(pauses=[_seen(each, own) for each in page], next=beyond)
 
 
 @resource.post("/pauses", Needed.OPERATE, response_model=PauseSaid)

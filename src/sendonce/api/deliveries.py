@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import Path, Query
@@ -15,12 +16,13 @@ from sendonce.core.access import Scope
 from sendonce.core.delivery import Channel, parse_key
 from sendonce.core.due import parse_due
 from sendonce.core.errors import InvalidInput, NotFound
-from sendonce.core.ledger import Value
+from sendonce.core.ledger import Value, check_chain
 from sendonce.core.lifecycle import State
 from sendonce.pipeline.find import NEWEST, find
 from sendonce.pipeline.listing import Chosen, deliveries
 from sendonce.pipeline.record import Line, delivery_by_key
 from sendonce.pipeline.story import Story, record, story
+from sendonce.ports.store import Delivery
 
 resource = Resource("deliveries", "Deliveries: found, told, and as they are recorded.")
 
@@ -87,6 +89,7 @@ class LedgerSaid(DeliverySaid):
     """The acceptance ledger of a delivery. `head` is the hash of its last entry."""
 
     head: str
+    fault: str = Field(description="Where the chain of hashes does not hold; empty where it does.")
     entries: list[EntrySaid]
 
 
@@ -187,6 +190,7 @@ def read_ledger(key: Key, caller: MayRead) -> LedgerSaid:
     return LedgerSaid(
         **delivery_said(found.delivery),
         head=found.delivery.head,
+        fault=_fault(found.delivery, found.lines),
         entries=[_entry(line) for line in found.lines],
     )
 
@@ -198,6 +202,20 @@ def read_delivery(key: Key, caller: MayRead) -> DeliverySaid:
     if found is None:
         raise _nothing(key)
     return DeliverySaid(**delivery_said(found))
+
+
+def _fault(delivery: Delivery, lines: Sequence[Line]) -> str:
+    try:
+        broken = check_chain(
+            delivery.key,
+            [(line.seq, line.text, line.hash) for line in lines],
+            delivery.seq,
+            delivery.head,
+            delivery.standing,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        return f"an entry cannot be read ({type(error).__name__})"
+    return f"entry {broken.seq}: {broken.what}" if broken else ""
 
 
 def _known(key: str) -> str:

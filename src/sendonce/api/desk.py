@@ -1,4 +1,5 @@
-"""The operator's desk: dead letters and redrives, uncertain deliveries and resolutions, all of one tenant."""
+"""The operator's desk: dead letters and redrives, uncertain deliveries and resolutions, and what is sent once
+more; all of one tenant."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ from sendonce.core.delivery import Channel
 from sendonce.core.due import parse_due
 from sendonce.core.duration import parse_duration
 from sendonce.core.errors import InvalidInput, Refused
+from sendonce.pipeline.hand_in import send_again
+from sendonce.pipeline.intake import Verdict
 from sendonce.pipeline.redrive import Filter, Redrive, dead_letters, groups, redrive, show
 from sendonce.pipeline.resolve import DUPLICATE_RISK, Word, resolve, uncertain
 
@@ -158,6 +161,26 @@ class AnswerSaid(Said):
 class ResolutionSaid(Said):
     decision: Word
     answers: list[AnswerSaid]
+
+
+class RepetitionAsked(Asked):
+    """What is sent once more."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"delivery": "r-1:c-1:email", "reason": "deleted by mistake"}]}
+    )
+
+    delivery: str = Field(description="The key of a delivery that has ended.")
+    reason: Reason
+
+
+class RepetitionSaid(Said):
+    """A new reminder, due now and linked to the old one; `unchanged`: it is on its way already."""
+
+    verdict: Verdict
+    reminder: str
+    keys: list[str]
+    why: str
 
 
 @resource.get("/dead-letter-groups", Scope.READ)
@@ -349,6 +372,26 @@ def resolve_uncertain(request: Request, asked: ResolutionAsked, caller: MayOpera
                     for each in answers
                 ],
             )
+        )
+
+    return once(request, caller, work)
+
+
+@resource.post("/repetitions", Scope.OPERATE, response_model=RepetitionSaid)
+def send_once_more(request: Request, asked: RepetitionAsked, caller: MayOperate) -> Response:
+    """Send what has ended once more, as a new reminder. Never a redrive, which keeps its key."""
+
+    def work() -> Done:
+        done = send_again(
+            caller.store,
+            caller.policy,
+            asked.delivery,
+            tenant=caller.tenant,
+            reason=asked.reason,
+            actor=caller.actor,
+        )
+        return said(
+            RepetitionSaid(verdict=done.verdict, reminder=done.reminder, keys=list(done.keys), why=done.why)
         )
 
     return once(request, caller, work)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Path
 from pydantic import ConfigDict, Field
 
+from sendonce.api.pages import LIMIT, Cursor, Limit, Pages
 from sendonce.api.program import Caller, MayAdmin
 from sendonce.api.routing import Resource
 from sendonce.api.shapes import Asked, Instant, Reason, Said, instant
@@ -69,15 +70,23 @@ class KeyMade(KeySaid):
 
 
 class Keys(Said):
+    """In the order in which they were made. `next` asks for the page after it."""
+
     keys: list[KeySaid]
+    next: str | None
 
 
 @resource.get("/keys", Scope.ADMIN)
-def list_keys(caller: MayAdmin) -> Keys:
+def list_keys(caller: MayAdmin, limit: Limit = LIMIT, cursor: Cursor = "") -> Keys:
     """All keys of the tenant, also those that hold no more."""
     now = caller.now
-    found = api_keys.list_keys(caller.store, tenant=caller.tenant)
-    return Keys(keys=[KeySaid(**_said(key, now)) for key in found])
+    found, beyond = Pages(caller, "keys", {}).cut(
+        api_keys.list_keys(caller.store, tenant=caller.tenant),
+        lambda key: (key.created_at, key.prefix),
+        limit=limit,
+        cursor=cursor,
+    )
+    return Keys(keys=[KeySaid(**_said(key, now)) for key in found], next=beyond)
 
 
 @resource.post("/keys", Scope.ADMIN, status=201)

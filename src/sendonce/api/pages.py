@@ -10,13 +10,15 @@ import base64
 import binascii
 import hmac
 import json
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Final, TypeVar
 
 from fastapi import Query
 
 from sendonce.api.problems import Problem
 from sendonce.api.program import Caller
+
+T = TypeVar("T")
 
 LIMIT: Final = 100
 LIMIT_MAX: Final = 500
@@ -54,6 +56,16 @@ class Pages:
             return None
         text = json.dumps(list(place), separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(self._mac(text) + text).decode().rstrip("=")
+
+    def cut(
+        self, items: Iterable[T], place: Callable[[T], tuple[int | str, ...]], *, limit: int, cursor: str
+    ) -> tuple[list[T], str | None]:
+        """A page of what is held in memory, in the order of `place`, and the cursor of the next. `place` is
+        different for each, so that a page goes on where the last one ended, whatever came or went."""
+        after = self.after(cursor)
+        chosen = sorted((each for each in items if after is None or place(each) > after), key=place)
+        page = chosen[:limit]
+        return page, self.next(place(page[-1]) if len(chosen) > limit else None)
 
     def _mac(self, place: bytes) -> bytes:
         return hmac.digest(self._secret, b"cursor\0" + self._query + b"\0" + place, "sha256")[:MAC_BYTES]

@@ -35,6 +35,7 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "request_timeout": (408, "The body did not come in time"),
     "refused": (409, "The life cycle says no"),
     "in_flight": (409, "The same request is being answered"),
+    "events_gone": (410, "What comes next is not all kept any more"),
     "changed": (412, "It was changed meanwhile"),
     "too_large": (413, "The body is too large"),
     "unsupported_media_type": (415, "The body must be JSON"),
@@ -86,12 +87,14 @@ class Problem(HTTPException):
 def problem_of(error: SendonceError) -> Problem:
     """What to say of an error that was raised on purpose."""
     match error:
+        case InvalidInput(code="bad_cursor"):
+            return Problem("bad_cursor", str(error), field=error.field)
         case InvalidInput():
             return Problem("invalid_input", str(error), field=error.field, reason=_reason(error))
         case NotFound():
             return Problem("not_found", str(error))
-        case Refused(code="changed"):
-            return Problem("changed", str(error))
+        case Refused(code="changed" | "events_gone"):
+            return Problem(error.code, str(error))
         case Refused():
             return Problem("refused", str(error), reason=_reason(error))
         case StoreError():

@@ -318,7 +318,7 @@ def _reminder(one: Reminder, deliveries: list[Delivery]) -> ReminderSaid:
 
 
 class CancellationAsked(Asked):
-    """What to take back: exactly one of the four."""
+    """What to take back: exactly one of the five."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"reminder": "shipment-4821", "reason": "returned"}]}
@@ -328,6 +328,7 @@ class CancellationAsked(Asked):
     delivery: str = Field("", description="A delivery key.")
     customer: str = ""
     group: str = ""
+    import_: str = Field("", alias="import", description="The number of an import: what it created.")
     reason: Reason
     preview: bool = Field(False, description="Answer the same and change nothing.")
 
@@ -371,6 +372,7 @@ def take_back(request: Request, asked: CancellationAsked, caller: MayCancel) -> 
         By.DELIVERY: asked.delivery,
         By.CUSTOMER: asked.customer,
         By.GROUP: asked.group,
+        By.IMPORT: asked.import_,
     }
     selection = selected(names, caller.tenant)
 

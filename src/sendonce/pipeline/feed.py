@@ -40,7 +40,7 @@ SPAN: Final = 4_096
 """Numbers that are looked at in one reading."""
 SPANS_MAX: Final = 32
 """Readings for one page: where other tenants have most of the ledger, a page may be short, or empty."""
-FRESH_US: Final = 50_000
+FRESH_US: Final = 100_000
 """For so long what one found of the fence is good enough for all that wait for it to move."""
 EARLIER_US: Final = 600 * SECOND
 """Whoever begins at a time begins so much earlier: the order of numbers is nearly that of time."""
@@ -89,8 +89,8 @@ class Told:
 class Page:
     """What was told, in order; `cursor` is to ask the next page with, also where there was nothing.
 
-    more  there may be more already. An empty page with `more` is a stretch without anything of this tenant, or
-          somebody is writing just now
+    more  there may be more already. An empty page with `more` is a stretch without anything of this tenant,
+          or somebody is writing just now
     """
 
     told: tuple[Told, ...]

@@ -18,10 +18,11 @@ from functools import partial
 from typing import Final
 
 from sendonce.asking import FIELD_OF, asked_again, asked_of_mapping, fields_of_mapping
+from sendonce.core.delivery import parse_key
 from sendonce.core.errors import InvalidInput, NotFound, Refused
 from sendonce.core.policy import Policy
 from sendonce.core.reminder import Asked
-from sendonce.pipeline.intake import UNIT_MAX, Mode, Verdict, admit
+from sendonce.pipeline.intake import UNIT_MAX, Mode, Verdict, admit, again
 from sendonce.pipeline.intake import Result as Admitted
 from sendonce.pipeline.record import delivery_of
 from sendonce.ports.store import Delivery, Reminder, Store, Tx
@@ -186,6 +187,16 @@ def edit(
         if done is not None:
             return _result(0, prepared[0], done)
     raise Refused(f"{reminder} kept changing: read it again", code="changed")
+
+
+def send_again(store: Store, policy: Policy, key: str, *, tenant: str, reason: str, actor: str) -> Result:
+    """Send what has ended once more, as a new reminder that is linked to it; see `intake.again`."""
+
+    def unit(tx: Tx) -> Admitted:
+        return again(tx, key, tenant=tenant, policy=policy, reason=reason, actor=actor)
+
+    done = store.write(unit).result()
+    return Result(0, parse_key(done.keys[0]).reminder, done.verdict, done.keys, why=done.why)
 
 
 def reminders_of(
