@@ -1,6 +1,7 @@
 """The API put together: routes, how errors look, the door in front, and the document that describes it all.
 
-`/healthz` says that the process answers, `/readyz` that it can work. Everything else needs a key.
+`/healthz` says that the process answers, `/readyz` that it can work. Everything else needs a key, but a link
+by which a customer unsubscribes.
 """
 
 from __future__ import annotations
@@ -19,11 +20,24 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp
 
 from sendonce import telemetry
-from sendonce.api import accounts, deliveries, desk, keys, passes, preferences, reminders, templates
+from sendonce.api import (
+    accounts,
+    deliveries,
+    desk,
+    feed,
+    imports,
+    keys,
+    passes,
+    preferences,
+    reminders,
+    seals,
+    templates,
+)
 from sendonce.api.door import Bounds, Door
 from sendonce.api.idempotency import HEADER
 from sendonce.api.problems import MEDIA_TYPE, TITLES, Problem, problem_of, problem_of_http, problem_of_values
 from sendonce.api.program import Program
+from sendonce.api.unsubscribe import Unsubscribe
 from sendonce.core.errors import SendonceError, StoreError
 from sendonce.telemetry import fault, tell
 
@@ -34,7 +48,20 @@ Every request needs a key in `Authorization: Bearer`. What goes wrong is a probl
 ISO 8601 in UTC with microseconds, or null; durations end in `_s` and are seconds."""
 
 RESOURCES: Final = tuple(
-    each.resource for each in (reminders, deliveries, passes, accounts, desk, preferences, templates, keys)
+    each.resource
+    for each in (
+        reminders,
+        imports,
+        deliveries,
+        feed,
+        passes,
+        accounts,
+        desk,
+        preferences,
+        templates,
+        seals,
+        keys,
+    )
 )
 """The resources, in the order of the document."""
 
@@ -53,6 +80,7 @@ def application(
         redirect_slashes=False,
     )
     made.state.program = program
+    made.state.stopping = stopping
     made.add_exception_handler(HTTPException, _told_http)
     made.add_exception_handler(RequestValidationError, _told_values)
     made.add_exception_handler(SendonceError, _told)
@@ -75,7 +103,8 @@ def application(
     def openapi() -> Response:
         return JSONResponse(description_of(made))
 
-    return _Guarded(Door(made, lambda: program.app.store, bounds=bounds))
+    api = _Guarded(Unsubscribe(Door(made, lambda: program.app.store, bounds=bounds), program))
+    return api
 
 
 READY_S: Final = 1.0
