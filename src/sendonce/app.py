@@ -45,6 +45,7 @@ from sendonce.pipeline.sealer import Sealer, refuse_unsealed
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.pipeline.zone_change import follow_zone_rules
 from sendonce.ports.clock import Clock
+from sendonce.ports.events import EventSource
 from sendonce.ports.provider import Provider
 from sendonce.ports.queue import Queue
 from sendonce.ports.store import Store, Tx
@@ -55,6 +56,7 @@ from sendonce.providers.mailgun import MailgunProvider, MailgunSettings
 from sendonce.providers.notify import NotifyProvider, NotifySettings
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
 from sendonce.providers.resend import ResendProvider, ResendSettings
+from sendonce.providers.resend_events import resend_events
 from sendonce.providers.sendgrid import SendgridProvider, SendgridSettings
 from sendonce.providers.ses import SesProvider, SesSettings
 from sendonce.providers.sinch import SinchProvider, SinchSettings
@@ -79,18 +81,20 @@ class Adapter:
 
     channel   the only one that it carries; None: whichever its account names
     connects  it keeps connections, and settings say how many (`connections_max`)
+    events    who reads what it calls back with; None from it: these settings hold no secret to verify with
     """
 
     settings: type[Any]
     make: Callable[[Any], Provider]
     channel: Channel | None = None
     connects: bool = True
+    events: Callable[[Any], EventSource | None] | None = None
 
 
 PROVIDERS: Final = {
     "smtp": Adapter(SmtpSettings, SmtpProvider, Channel.EMAIL),
     "twilio": Adapter(TwilioSettings, TwilioProvider, Channel.SMS),
-    "resend": Adapter(ResendSettings, ResendProvider, Channel.EMAIL),
+    "resend": Adapter(ResendSettings, ResendProvider, Channel.EMAIL, events=resend_events),
     "postmark": Adapter(PostmarkSettings, PostmarkProvider, Channel.EMAIL),
     "ses": Adapter(SesSettings, SesProvider, Channel.EMAIL),
     "sinch": Adapter(SinchSettings, SinchProvider, Channel.SMS),
@@ -123,6 +127,7 @@ class App:
         self.clock = clock or SystemClock()
         self.process: Final = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._providers = {name: make_provider(account) for name, account in settings.accounts.items()}
+        self._event_sources: dict[str, EventSource | None] = {}
         self.policy: Policy = settings.policy(
             {name: provider.promise for name, provider in self._providers.items()}
         )
@@ -173,6 +178,14 @@ class App:
                 f"see [account.*] in {self.settings.path}"
             )
         return self._providers[account]
+
+    def event_source(self, account: str) -> EventSource | None:
+        """Who verifies and reads what the account's provider calls back with; None: it has no secret, or its
+        provider calls nobody. Made once; who reads with it closes it. Raises `ConfigError` as `provider`."""
+        self.provider(account)
+        if account not in self._event_sources:
+            self._event_sources[account] = make_event_source(self.settings.accounts[account])
+        return self._event_sources[account]
 
     def scheduler(self) -> Scheduler:
         """Made anew, after the scheduled reminders were put right for the zone rules of today."""
@@ -432,6 +445,14 @@ def make_provider(account: AccountSettings) -> Provider:
     if adapter.connects:
         _check_connections(account, settings.connections_max)
     return adapter.make(settings)
+
+
+def make_event_source(account: AccountSettings) -> EventSource | None:
+    """As `App.event_source`, for an account whose adapter could be made. Raises `ConfigError`."""
+    adapter = PROVIDERS[account.provider]
+    if adapter.events is None:
+        return None
+    return adapter.events(bind(adapter.settings, account.options, account.place))
 
 
 def _check_key(account: AccountSettings, promise: Promise) -> None:

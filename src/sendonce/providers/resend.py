@@ -56,6 +56,7 @@ from sendonce.providers.api import (
     reject,
     throttle,
 )
+from sendonce.providers.events import check_secrets
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.http_client import Response
 
@@ -68,6 +69,10 @@ class ResendSettings(ApiSettings):
     """One Resend team. Times in seconds."""
 
     api_key: Secret = field(metadata={"meaning": "An API key (`re_...`); sending access is enough."})
+    event_secrets: tuple[Secret, ...] = field(
+        default=(),
+        metadata={"meaning": "Signing secrets of its webhook (`whsec_...`); one, or two while they rotate."},
+    )
     base_url: str = field(
         default="https://api.resend.com", metadata={"meaning": "Where the API is: Resend, or a sandbox."}
     )
@@ -75,6 +80,7 @@ class ResendSettings(ApiSettings):
     def __post_init__(self) -> None:
         if not self.api_key:
             raise InvalidInput("must not be empty: make one at resend.com/api-keys", field="api_key")
+        check_secrets(self.event_secrets)
         ApiSettings.__post_init__(self)
 
 
