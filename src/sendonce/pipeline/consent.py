@@ -22,12 +22,13 @@ from itertools import islice
 from typing import Final
 
 from sendonce.address import comparison_form, masked, normalise_email, normalise_phone
-from sendonce.core.consent import ANY_CATEGORY, Kind
+from sendonce.core.consent import ANY_CATEGORY, Kind, NoRecord, refusal
 from sendonce.core.delivery import Channel, address_tag, parse_channel
 from sendonce.core.due import parse_due
 from sendonce.core.errors import InvalidInput
 from sendonce.core.policy import Policy
 from sendonce.core.reminder import DEFAULT_TENANT
+from sendonce.core.unsubscribe import Unsubscription
 from sendonce.ports.store import Row, Store, Tx
 from sendonce.withdrawal import Answer, check_reason, withdraw_refused
 
@@ -129,6 +130,51 @@ def record(
         done.answers += answers[: ANSWERS_MAX - len(done.answers)]
         progress(done)
     return done
+
+
+def unsubscribe(store: Store, what: Unsubscription, *, policy: Policy, actor: str) -> list[Answer]:
+    """Keep a one-click "no" to a category of email, and put it in force; answered when durable.
+
+    The address itself is not known here, only its tag, so this works also where nothing of a delivery is
+    left. Said again, it changes nothing. What became of open deliveries is in the answers.
+    """
+    key = (what.tenant, Channel.EMAIL.value, what.address_tag)
+
+    def unit(tx: Tx) -> list[Answer]:
+        records = [
+            record
+            for record in tx.preferences.of([key]).get(key, [])
+            if record.kind
+            is not Kind.SUPPRESSED  # a suppression may be taken away; this "no" then still holds
+        ]
+        if (refusal(records, what.category, NoRecord.ALLOW) or "").startswith("opted_out"):
+            return []
+        row: dict[str, int | str] = {
+            "tenant": what.tenant,
+            "channel": Channel.EMAIL.value,
+            "address_tag": what.address_tag,
+            "category": what.category,
+            "kind": Kind.OPT_OUT.value,
+            "at": max([tx.now, *(record.at for record in records)]),
+            "source": "one-click",
+            "evidence": "",
+            "masked": _masked_of(tx, what.tenant, what.address_tag),
+            "actor": actor,
+        }
+        tx.preferences.put([row])
+        return withdraw_refused(tx, [key], policy=policy, actor=actor)
+
+    return store.write(unit).result()
+
+
+def _masked_of(tx: Tx, tenant: str, tag: str) -> str:
+    """The address of a tag for people's eyes, from the newest delivery to it; "" where nothing is left."""
+    for row in tx.rows("view_find_address", tenant=tenant, value=tag, before=2**62, limit=1):
+        id_, version = int(row["id"]), int(row["version"])
+        content = tx.contents.get([(id_, version)]).get(id_)
+        if content is not None and content.address:
+            return masked(Channel.EMAIL, content.address)
+    return ""
 
 
 def remove(
