@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from sendonce import telemetry
@@ -234,6 +235,18 @@ async def _told_values(_: Request, error: Exception) -> Response:
     return problem_of_values(error).response()
 
 
-async def _told_http(_: Request, error: Exception) -> Response:
+async def _told_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return problem_of_http(error).response()
+    problem = problem_of_http(error)
+    if problem.code == "method_not_allowed":
+        problem.headers = {"Allow": ", ".join(sorted(_methods_at(request)))}
+    return problem.response()
+
+
+def _methods_at(request: Request) -> set[str]:
+    """All that the path has: each is a route of its own, and the framework names those of the first only."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    return found
