@@ -36,6 +36,7 @@ def build_email(message: Message, content: EmailContent) -> bytes:
         ("Subject", content.subject),
         ("Message-ID", f"<{message.send_key[:40]}@{sender.rpartition('@')[2]}>"),
         ("X-Sendonce-Key", message.send_key),
+        *([(RETURN_HEADER, message.return_token)] if message.return_token else []),
         ("Auto-Submitted", "auto-generated"),  # RFC 3834: asks robots not to answer
         *content.headers,
         ("MIME-Version", "1.0"),
@@ -184,6 +185,9 @@ def _quoted_printable(line: bytes) -> Iterator[bytes]:
         line = line[cut:]
     yield line
 
+
+RETURN_HEADER = "X-Sendonce-Return"
+"""Repeats the token of the return path: complaints quote headers, and no envelope."""
 
 _LINE_MAX = 78
 _ENCODED_WORD_MAX = 75

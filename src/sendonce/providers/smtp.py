@@ -758,6 +758,11 @@ def _refusal(phase: Phase, reply: Reply) -> tuple[Reason, bool]:
     return _TEXT_CODES.get(reply.code, Reason.OTHER), False
 
 
+def speaks_of_the_address(status: str) -> bool:
+    """Whether an enhanced status such as "5.1.1" says that the address must not be tried again."""
+    return status.startswith("5.") and _STATUSES.get(status[2:], (None, False))[1]
+
+
 # Enhanced status codes without their class (RFC 3463, RFC 5248 registry): reason, suppress the address.
 _STATUSES: dict[str, tuple[Reason, bool]] = {
     "1.1": (Reason.INVALID_ADDRESS, True),  # no such mailbox
