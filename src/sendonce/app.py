@@ -23,7 +23,7 @@ from sendonce.config import AccountSettings, Settings, StoreKind, StoreUrl, bind
 from sendonce.core import news
 from sendonce.core.delivery import Channel
 from sendonce.core.duration import write_duration
-from sendonce.core.errors import ConfigError
+from sendonce.core.errors import ConfigError, InvalidInput
 from sendonce.core.pacing import SECOND
 from sendonce.core.policy import Policy
 from sendonce.core.promise import Promise, ProviderClass
@@ -53,16 +53,24 @@ from sendonce.providers.console import ConsoleProvider, ConsoleSettings
 from sendonce.providers.file import FileProvider, FileSettings
 from sendonce.providers.http import HttpProvider, HttpSettings
 from sendonce.providers.mailgun import MailgunProvider, MailgunSettings
+from sendonce.providers.mailgun_events import mailgun_events
 from sendonce.providers.notify import NotifyProvider, NotifySettings
+from sendonce.providers.notify_events import notify_events
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
+from sendonce.providers.postmark_events import postmark_events
 from sendonce.providers.resend import ResendProvider, ResendSettings
 from sendonce.providers.resend_events import resend_events
 from sendonce.providers.sendgrid import SendgridProvider, SendgridSettings
+from sendonce.providers.sendgrid_events import sendgrid_events
 from sendonce.providers.ses import SesProvider, SesSettings
+from sendonce.providers.ses_events import ses_events
 from sendonce.providers.sinch import SinchProvider, SinchSettings
+from sendonce.providers.sinch_events import sinch_events
 from sendonce.providers.smtp import SmtpProvider, SmtpSettings
 from sendonce.providers.twilio import TwilioProvider, TwilioSettings
+from sendonce.providers.twilio_events import twilio_events
 from sendonce.providers.vonage import VonageProvider, VonageSettings
+from sendonce.providers.vonage_events import vonage_events
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.poller import Poller
 from sendonce.runtime.waker import Waker
@@ -93,15 +101,15 @@ class Adapter:
 
 PROVIDERS: Final = {
     "smtp": Adapter(SmtpSettings, SmtpProvider, Channel.EMAIL),
-    "twilio": Adapter(TwilioSettings, TwilioProvider, Channel.SMS),
+    "twilio": Adapter(TwilioSettings, TwilioProvider, Channel.SMS, events=twilio_events),
     "resend": Adapter(ResendSettings, ResendProvider, Channel.EMAIL, events=resend_events),
-    "postmark": Adapter(PostmarkSettings, PostmarkProvider, Channel.EMAIL),
-    "ses": Adapter(SesSettings, SesProvider, Channel.EMAIL),
-    "sinch": Adapter(SinchSettings, SinchProvider, Channel.SMS),
-    "sendgrid": Adapter(SendgridSettings, SendgridProvider, Channel.EMAIL),
-    "mailgun": Adapter(MailgunSettings, MailgunProvider, Channel.EMAIL),
-    "vonage": Adapter(VonageSettings, VonageProvider, Channel.SMS),
-    "notify": Adapter(NotifySettings, NotifyProvider),
+    "postmark": Adapter(PostmarkSettings, PostmarkProvider, Channel.EMAIL, events=postmark_events),
+    "ses": Adapter(SesSettings, SesProvider, Channel.EMAIL, events=ses_events),
+    "sinch": Adapter(SinchSettings, SinchProvider, Channel.SMS, events=sinch_events),
+    "sendgrid": Adapter(SendgridSettings, SendgridProvider, Channel.EMAIL, events=sendgrid_events),
+    "mailgun": Adapter(MailgunSettings, MailgunProvider, Channel.EMAIL, events=mailgun_events),
+    "vonage": Adapter(VonageSettings, VonageProvider, Channel.SMS, events=vonage_events),
+    "notify": Adapter(NotifySettings, NotifyProvider, events=notify_events),
     "http": Adapter(HttpSettings, HttpProvider),
     "console": Adapter(ConsoleSettings, ConsoleProvider, connects=False),
     "file": Adapter(FileSettings, FileProvider, connects=False),
@@ -452,7 +460,10 @@ def make_event_source(account: AccountSettings) -> EventSource | None:
     adapter = PROVIDERS[account.provider]
     if adapter.events is None:
         return None
-    return adapter.events(bind(adapter.settings, account.options, account.place))
+    try:
+        return adapter.events(bind(adapter.settings, account.options, account.place))
+    except InvalidInput as error:
+        raise ConfigError(account.place.say(error.field, str(error))) from None
 
 
 def _check_key(account: AccountSettings, promise: Promise) -> None:

@@ -6,8 +6,8 @@ and what follows are the pipeline's. The contract, held by the conformance suite
 1. Verification is over the raw bytes (or exactly what the provider documents as signed), with every active
    secret, in constant time, within the provider's age window. No secret, no events: an account without one
    has no source.
-2. What cannot be verified raises `Forged`; verified bytes that cannot be read at all raise `Unreadable`. Both
-   name a reason without any of the content.
+2. What cannot be verified raises `Forged`; verified bytes that cannot be read at all raise `Unreadable`; what
+   cannot be verified now, but may be soon, raises `NotNow`. All name a reason without any of the content.
 3. One bad item in a batch is told as `faulty` beside the good ones, and never costs them.
 4. Nothing of an event is guessed: an unknown word is `EventKind.UNKNOWN` with the provider's code.
 """
@@ -31,6 +31,15 @@ class Forged(Exception):
 
 class Unreadable(Exception):
     """It is the provider's, and nothing in it can be read. `why` holds none of the content."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class NotNow(Exception):
+    """Nobody can say at this moment whether it is the provider's: a certificate cannot be fetched. The answer
+    must make the provider try again (503); `why` holds none of the content."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -71,7 +80,7 @@ class EventSource(Protocol):
     """What one account's provider tells, verified and read."""
 
     async def read(self, request: EventRequest, *, now: int) -> EventBatch:
-        """`now`: calendar microseconds UTC. Raises `Forged` or `Unreadable`, and nothing else."""
+        """`now`: calendar microseconds UTC. Raises `Forged`, `Unreadable` or `NotNow`, and nothing else."""
         ...
 
     async def close(self) -> None:

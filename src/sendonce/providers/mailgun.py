@@ -56,6 +56,7 @@ from sendonce.providers.api import (
     receipt_in,
     rows_in,
 )
+from sendonce.providers.events import check_secrets
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.http_client import Response
 
@@ -77,6 +78,10 @@ class MailgunSettings(ApiSettings):
             "min": 1800,
         },
     )
+    event_secrets: tuple[Secret, ...] = field(
+        default=(),
+        metadata={"meaning": "HTTP webhook signing keys; one, or two while they rotate."},
+    )
     base_url: str = field(
         default="https://api.mailgun.net",
         metadata={"meaning": "Where the API is: `https://api.eu.mailgun.net`, or a sandbox."},
@@ -89,6 +94,7 @@ class MailgunSettings(ApiSettings):
             )
         if not self.api_key:
             raise InvalidInput("must not be empty: it stands under API Security", field="api_key")
+        check_secrets(self.event_secrets)
         ApiSettings.__post_init__(self)
 
 

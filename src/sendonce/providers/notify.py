@@ -67,6 +67,7 @@ from sendonce.providers.api import (
     sms_of,
     throttle,
 )
+from sendonce.providers.events import check_secrets
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.http_client import Response
 
@@ -95,6 +96,10 @@ class NotifySettings(ApiSettings):
             "min": 1,
         },
     )
+    event_secrets: tuple[Secret, ...] = field(
+        default=(),
+        metadata={"meaning": "Bearer tokens of its callbacks; one, or two while they rotate."},
+    )
     base_url: str = field(
         default="https://api.notifications.service.gov.uk",
         metadata={"meaning": "Where the API is: GOV.UK Notify, or a sandbox."},
@@ -112,6 +117,7 @@ class NotifySettings(ApiSettings):
                 f"must be at most {CONNECT_MAX_S:g} s: a token holds for {TOKEN_S} s",
                 field="connect_timeout_s",
             )
+        check_secrets(self.event_secrets)
         ApiSettings.__post_init__(self)
 
 

@@ -59,6 +59,7 @@ from sendonce.providers.api import (
     rows_in,
     throttle,
 )
+from sendonce.providers.events import check_secrets
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.http_client import Response
 
@@ -80,6 +81,12 @@ class PostmarkSettings(ApiSettings):
             "min": 1,
         },
     )
+    event_secrets: tuple[Secret, ...] = field(
+        default=(),
+        metadata={
+            "meaning": "Passwords or tokens that its webhooks come with; one, or two while they rotate."
+        },
+    )
     base_url: str = field(
         default="https://api.postmarkapp.com",
         metadata={"meaning": "Where the API is: Postmark, or a sandbox."},
@@ -90,6 +97,7 @@ class PostmarkSettings(ApiSettings):
             raise InvalidInput("must not be empty: it stands on the server's page", field="server_token")
         if not self.message_stream:
             raise InvalidInput("must not be empty: the default is outbound", field="message_stream")
+        check_secrets(self.event_secrets)
         ApiSettings.__post_init__(self)
 
 

@@ -63,6 +63,10 @@ class SendgridSettings(ApiSettings):
     """One SendGrid account or subuser. Times in seconds."""
 
     api_key: Secret = field(metadata={"meaning": "An API key (`SG....`) with the scope `mail.send`."})
+    event_public_keys: tuple[str, ...] = field(
+        default=(),
+        metadata={"meaning": "Verification keys of its signed event webhook; one, or two while they rotate."},
+    )
     base_url: str = field(
         default="https://api.sendgrid.com",
         metadata={"meaning": "Where the API is: `https://api.eu.sendgrid.com`, or a sandbox."},

@@ -63,6 +63,7 @@ from sendonce.providers.api import (
     throttle,
 )
 from sendonce.providers.mime import build_email
+from sendonce.providers.sns import TOPIC
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.http_client import Response
 
@@ -82,6 +83,10 @@ class SesSettings(ApiSettings):
     configuration_set: str = field(
         default="", metadata={"meaning": "The configuration set to send with; one that publishes events."}
     )
+    event_topics: tuple[str, ...] = field(
+        default=(),
+        metadata={"meaning": "ARNs of the SNS topics that its events are published to."},
+    )
     base_url: str = field(
         default="", metadata={"meaning": "Where the API is; empty: the region's. Or a sandbox."}
     )
@@ -93,6 +98,12 @@ class SesSettings(ApiSettings):
             raise InvalidInput("must be letters and digits, such as AKIA...", field="access_key_id")
         if not self.secret_access_key:
             raise InvalidInput("must not be empty: it was shown once", field="secret_access_key")
+        for topic in self.event_topics:
+            if not TOPIC.fullmatch(topic):
+                raise InvalidInput(
+                    f"{topic!r} must be a topic such as arn:aws:sns:eu-west-1:123456789012:ses",
+                    field="event_topics",
+                )
         if not self.base_url:
             object.__setattr__(self, "base_url", f"https://email.{self.region}.amazonaws.com")
         ApiSettings.__post_init__(self)

@@ -55,6 +55,7 @@ from sendonce.providers.api import (
     rows_in,
     sms_of,
 )
+from sendonce.providers.events import check_secrets
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.http_client import Response, parse_url
 
@@ -81,6 +82,12 @@ class SinchSettings(ApiSettings):
             "min": 1,
         },
     )
+    event_secrets: tuple[Secret, ...] = field(
+        default=(),
+        metadata={
+            "meaning": "Secrets that sign its callbacks, or their password; one, or two while they rotate."
+        },
+    )
     base_url: str = field(
         default="", metadata={"meaning": "Where the API is; empty: the region's. Or a sandbox."}
     )
@@ -96,6 +103,7 @@ class SinchSettings(ApiSettings):
             parse_url(self.callback_url)
         if not self.base_url:
             object.__setattr__(self, "base_url", f"https://{self.region}.sms.api.sinch.com")
+        check_secrets(self.event_secrets)
         ApiSettings.__post_init__(self)
 
 

@@ -54,6 +54,7 @@ from sendonce.providers.api import (
     throttle,
 )
 from sendonce.providers.echo import callback_url
+from sendonce.providers.events import check_secrets
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.http_client import Response, parse_url
 
@@ -78,6 +79,12 @@ class TwilioSettings(ApiSettings):
     callback_secret: Secret = field(
         default_factory=lambda: Secret(""), metadata={"meaning": "Signs our id in `callback_url`."}
     )
+    event_secrets: tuple[Secret, ...] = field(
+        default=(),
+        metadata={
+            "meaning": "More auth tokens that may sign its callbacks, while they rotate or with `api_key`."
+        },
+    )
     base_url: str = field(
         default="https://api.twilio.com", metadata={"meaning": "Another region's address, or a sandbox."}
     )
@@ -91,6 +98,7 @@ class TwilioSettings(ApiSettings):
             raise InvalidInput("must be written: it signs our id in callback_url", field="callback_secret")
         if self.callback_url:
             parse_url(self.callback_url)
+        check_secrets(self.event_secrets)
         ApiSettings.__post_init__(self)
 
 

@@ -51,6 +51,7 @@ from sendonce.providers.api import (
     sms_of,
     throttle,
 )
+from sendonce.providers.events import check_secrets
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.http_client import Response, parse_url
 
@@ -66,6 +67,10 @@ class VonageSettings(ApiSettings):
     callback_url: str = field(
         default="", metadata={"meaning": "Where Vonage reports what became of each message."}
     )
+    event_secrets: tuple[Secret, ...] = field(
+        default=(),
+        metadata={"meaning": "Signature secrets of its webhooks; one, or two while they rotate."},
+    )
     base_url: str = field(
         default="https://api.nexmo.com",
         metadata={"meaning": "Where the API is: `https://api-eu.vonage.com`, or a sandbox."},
@@ -78,6 +83,7 @@ class VonageSettings(ApiSettings):
             raise InvalidInput("must not be empty: it stands beside the key", field="api_secret")
         if self.callback_url:
             parse_url(self.callback_url)
+        check_secrets(self.event_secrets)
         ApiSettings.__post_init__(self)
 
 
