@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-postgres check format bench wheel lock upgrade clean simulate crash drill
+.PHONY: help setup demo test test-postgres check format bench wheel lock upgrade clean simulate contract crash drill
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,7 @@ lock: ## pin what pyproject.toml asks for, with hashes, into requirements/
 	@$(COMPILE) pyproject.toml --all-extras --group dev --constraint requirements/runtime.lock \
 		--output-file requirements/dev.lock > build/tools/log
 	@$(COMPILE) --group lock --output-file requirements/tools.lock > build/tools/log
+	@$(COMPILE) --group contract --output-file requirements/contract.lock > build/tools/log
 
 upgrade: UPGRADE := --upgrade
 upgrade: lock ## the same, with the newest releases
@@ -80,6 +81,13 @@ simulate: $(READY) ## prove it in a simulated world; ARGS="--seeds 1-1000 --faul
 drill: $(READY) ## try the example configuration against everything that goes wrong; a report in .drill/
 	@mkdir -p .drill
 	@$(BIN)/sendonce --config examples/sendonce.toml drill --html .drill/report.html $(ARGS)
+
+contract: $(READY) build/contract/.ready ## ask the API whatever its document allows; ARGS="--examples 200" is the long run
+	@$(BIN)/python -m tests.contract $(ARGS)
+
+build/contract/.ready: requirements/contract.lock
+	@$(PYTHON) tools/environment.py build/contract requirements/contract.lock
+	@touch $@
 
 crash: $(READY) ## prove it with real processes, killed at random; ARGS="--store sqlite --minutes 2 --seed 7"
 	@$(BIN)/python -m tests.crash $(ARGS)
