@@ -235,7 +235,7 @@ class App:
         role: str = "worker",
         channels: Collection[Channel] = tuple(Channel),
         stop_s: float = 20.0,
-        queues: Mapping[Channel, Queue] | None = None,
+        queues: Mapping[str, Queue] | None = None,
     ) -> Worker:
         """A worker for the accounts of these channels. Call it on the loop that will run it.
 

@@ -311,6 +311,18 @@ RESUMED: Final = Event("resumed", "A pause ended.", INFO, ("scope", "target", "w
 REDRIVEN: Final = Event(
     "redriven", "Dead or rejected deliveries were queued again.", INFO, ("count", "refused")
 )
+CONSOLE_MOVE: Final = Event(
+    "console_move",
+    "Somebody did something in the console; the audit says what, and why.",
+    INFO,
+    ("action", "by"),
+)
+CONSOLE_SIGN_IN_FAILED: Final = Event(
+    "console_sign_in_failed",
+    "Somebody tried to sign in to the console with what opens it to nobody.",
+    WARNING,
+    ("source",),
+)
 RESOLVED: Final = Event("resolved", "Somebody decided an uncertain delivery.", INFO, ("delivery", "state"))
 
 SEALED: Final = Event("sealed", "Ledger entries were closed into a block.", DEBUG, ("block", "sealed"))
@@ -324,6 +336,22 @@ CHECKPOINT_FAILED: Final = Event(
     ("block", "error", "at"),
 )
 
+TRANSPORT_AWAY: Final = Event(
+    "transport_away",
+    "The broker does not answer. It is asked again; after a while the store's own queue takes over.",
+    ERROR,
+    ("transport", "error", "at"),
+)
+TRANSPORT_BACK: Final = Event("transport_back", "The broker answers again.", INFO, ("transport", "away_s"))
+TRANSPORT_SWITCHED: Final = Event(
+    "transport_switched", "Hints are carried by another transport from now on.", INFO, ("before", "transport")
+)
+HINT_PARKED: Final = Event(
+    "hint_parked",
+    "A message in a queue is no hint of ours. It lies beside the queue now.",
+    WARNING,
+    ("transport", "queue", "message", "why"),
+)
 STORE_UNAVAILABLE: Final = Event(
     "store_unavailable",
     "The store is locked, full or unreachable. Nothing was half done; it is tried again.",
@@ -376,10 +404,12 @@ EVENTS: Final[Mapping[str, Event]] = {
 FIELDS: Final[Mapping[str, str]] = {
     "accepted": "rows that made a new reminder",
     "account": "the provider account's name",
+    "action": "the form of the console that was sent",
     "age_s": "how long ago it was due",
     "at": "file and line of the code",
     "attempt": "which call of this delivery, from 1",
     "block": "the number of the sealed block",
+    "by": "who did it, as in the ledger",
     "cancelled": "reminders that the file no longer lists",
     "channel": "`email` or `sms`",
     "code": "the provider's own code",

@@ -19,6 +19,7 @@ from sendonce.pipeline import erasure
 from sendonce.pipeline.retention import LOOK_S, Retention
 from sendonce.pipeline.sealed import check_seals
 from sendonce.pipeline.sealer import Sealer
+from sendonce.ports.store import Outgoing
 from sendonce.runtime.clock import SystemClock
 from sendonce.store.postgres import open_store
 from sendonce.testing.clock import VirtualClock
@@ -53,7 +54,7 @@ def test_it_is_enough_for_a_full_life(url: str) -> None:
     taken = it.accepted("a")
     doubtful = it.uncertain("b", account="email-N")
     it.opt_out(Channel.EMAIL, kind=Kind.OPT_OUT)
-    it.write(lambda tx: tx.hint([(1, 1, "sms")]))
+    it.write(lambda tx: tx.hint([Outgoing(1, 1, "text", 0)]))
     it.write(lambda tx: tx.hinted([(1, 1)]))
     it.write(lambda tx: tx.preferences.remove("default", "email", "", "*", "opt_out"))
     it.write(lambda tx: tx.processes.mark_stopped(["w-1"]))

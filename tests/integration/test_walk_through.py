@@ -188,8 +188,8 @@ async def published_once(it: Walk) -> list[Hint]:
     assert it.pass_() == 1
     assert it.pass_() == 0
     assert it.state() is State.QUEUED
-    assert await relay.relay(it.store, {Channel.EMAIL: it.queue}) == 1
-    assert await relay.relay(it.store, {Channel.EMAIL: it.queue}) == 0
+    assert await relay.relay(it.store, {"mail": it.queue}) == 1
+    assert await relay.relay(it.store, {"mail": it.queue}) == 0
     hints = await it.queue.pull(10, 0.0)
     assert [hint.key for hint in hints] == [KEY]
     return hints
@@ -212,7 +212,7 @@ def test_acknowledgement_lost() -> None:
         assert second.claims == ()
         assert list(second.done) == again
         await it.queue.ack(second.done)
-        assert it.queue.depth == 0
+        assert it.queue.left == 0
         assert it.mailbox.calls == 1
         assert it.events() == ["scheduled", "published", "claimed", "accepted", "duplicate_observed"]
         accepted = it.ledger()[3]
@@ -239,7 +239,7 @@ def test_death_before_the_receipt_is_committed() -> None:
         it.store.write(lambda tx: relay.sweep(tx, "mail")).result()
         it.clock.advance(15)
         assert it.store.write(lambda tx: relay.sweep(tx, "mail")).result() == 1
-        await relay.relay(it.store, {Channel.EMAIL: it.queue})
+        await relay.relay(it.store, {"mail": it.queue})
         swept = await it.queue.pull(10, 0.0)
         (retried,) = it.claim("worker-b", swept).claims
         same_bytes = replace(retried.message, valid_s=made.message.valid_s)

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from sendonce.core.delivery import Channel
 from sendonce.core.errors import StoreUnavailable
 from sendonce.core.lifecycle import State
 from sendonce.core.outcome import (
@@ -47,7 +46,7 @@ from sendonce.pipeline.relay import relay
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.ports.provider import Message, Start, TooLate
 from sendonce.ports.queue import Hint, Queue
-from sendonce.ports.store import Delivery, Listening, Store, Tx
+from sendonce.ports.store import Delivery, Listening, Outgoing, Store, Tx
 from sendonce.runtime import poller
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.poller import OnError
@@ -225,7 +224,7 @@ class Bench:
         *providers: Scripted,
         store: Store | None = None,
         stop_s: float = 5.0,
-        queues: Mapping[Channel, Queue] | None = None,
+        queues: Mapping[str, Queue] | None = None,
         on_error: OnError = worker.tell_of,
     ) -> Worker:
         named = dict(zip(self.policy.accounts, providers, strict=True))
@@ -705,7 +704,7 @@ def test_hints_that_repeat_reorder_and_lose_acknowledgements(tmp_path: Path, see
             it.policy.accounts["sms-K"].promise,
             script=lambda message, number: Unknown("reset") if number % 9 == 0 else Accepted("r"),
         )
-        queues: dict[Channel, Queue] = {Channel.SMS: queue}
+        queues: dict[str, Queue] = {"sms-K": queue}
         workers = [it.worker(provider, store=it.another(), queues=queues) for _ in range(2)]
 
         async def hinting() -> None:
@@ -721,14 +720,14 @@ def _hint_what_is_ready(tx: Tx) -> None:
     """The sweep, without its patience."""
     tx.deliveries.wake("sms-K", tx.now)
     rows = tx.deliveries.ready("sms-K", retries=True, limit=100)
-    tx.hint([(row.id, row.standing.epoch, row.channel.value) for row in rows])
+    tx.hint([Outgoing(row.id, row.standing.epoch, "sms-K", row.course.tag) for row in rows])
 
 
 def test_a_transport_that_refuses_acknowledgements_stops_nothing(tmp_path: Path) -> None:
     queue = RealTime(Faults(redeliver_s=0.2), seed=1, ack_fails=8)
     with bench(tmp_path, 30, account(lanes=3), hints=True) as (it, keys):
         provider = Scripted(it.policy.accounts["sms-K"].promise, takes_s=0.01)
-        queues: dict[Channel, Queue] = {Channel.SMS: queue}
+        queues: dict[str, Queue] = {"sms-K": queue}
 
         async def hinting() -> None:
             await relay(it.store, queues)
@@ -737,7 +736,7 @@ def test_a_transport_that_refuses_acknowledgements_stops_nothing(tmp_path: Path)
         asyncio.run(
             work(
                 worker,
-                until=lambda: it.states()[State.ACCEPTED] == 30 and queue.depth == 0,
+                until=lambda: it.states()[State.ACCEPTED] == 30 and queue.left == 0,
                 meanwhile=hinting,
             )
         )

@@ -8,6 +8,7 @@ from email import message_from_bytes
 
 import pytest
 
+from sendonce.aws import sign
 from sendonce.core.errors import InvalidInput
 from sendonce.core.outcome import (
     Accepted,
@@ -21,7 +22,7 @@ from sendonce.core.outcome import (
 )
 from sendonce.ports.provider import ProviderClass
 from sendonce.ports.secret import Secret
-from sendonce.providers.ses import CODES, SesProvider, SesSettings, classify, sign
+from sendonce.providers.ses import CODES, SesProvider, SesSettings, classify
 from sendonce.testing.conformance.provider import SmtpContract, json_answer
 from tests.api_calls import answer, request_of
 

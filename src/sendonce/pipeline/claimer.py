@@ -46,7 +46,8 @@ class Claimed:
     """What one claim brought. Where `claims` is empty, `why` says what held it and `again_at`
     (steady; 0: at the next look) when another try may bring something.
 
-    `done` are hints that need no more attention: finished, taken or not yet due deliveries.
+    `done` are hints that need no more attention: finished, taken or not yet due deliveries. What is neither
+    in it nor claimed may be claimed later.
     """
 
     claims: tuple[Claim, ...]
@@ -94,6 +95,11 @@ def claim(
         rows = _line(tx, account, len(ahead.slots), retries)
     else:
         rows, known, done = _hinted(tx, account, hints, process)
+        rows = _shared(
+            [row for row in rows if _is_retry(row)][:retries],
+            [row for row in rows if not _is_retry(row)],
+            len(ahead.slots),
+        )
     allowed, ended = _still_allowed(tx, rows, policy, process)
     sendable, spoiled = _sendable(tx, allowed, gate.limits, policy, process, secret)
     ended += spoiled
@@ -146,6 +152,10 @@ def _line(tx: Tx, account: AccountPolicy, most: int, retries: int) -> list[Deliv
     tx.deliveries.wake(account.name, tx.now)
     again = tx.deliveries.ready(account.name, retries=True, limit=min(most, retries)) if retries else []
     fresh = tx.deliveries.ready(account.name, retries=False, limit=most)
+    return _shared(again, fresh, most)
+
+
+def _shared(again: Sequence[Delivery], fresh: Sequence[Delivery], most: int) -> list[Delivery]:
     share = max(1, most // 4) if fresh else most
     first = again[: max(share, most - len(fresh))]
     return [*first, *fresh[: most - len(first)]]
@@ -154,7 +164,8 @@ def _line(tx: Tx, account: AccountPolicy, most: int, retries: int) -> list[Deliv
 def _hinted(
     tx: Tx, account: AccountPolicy, hints: Sequence[Hint], process: str
 ) -> tuple[list[Delivery], dict[int, Hint], tuple[Hint, ...]]:
-    """The rows that hints name and that may be claimed now, and the hints that are settled by a look."""
+    """The rows that hints name and that may be claimed now, in fair order; and the hints that are settled by
+    a look."""
     by_id = {hint.delivery_id: hint for hint in hints}
     found = {row.id: row for row in tx.deliveries.by_ids(list(by_id))}
     rows: list[Delivery] = []
@@ -167,9 +178,10 @@ def _hinted(
         elif row.standing.state is State.QUEUED:
             if row.course.next_at > tx.now:
                 done.append(hint)  # waiting for its retry: the sweeper hints it again when it is ready
-            elif row.course.account == account.name and by_id[row.id] is hint:
+            elif row.course.account != account.name or by_id[row.id] is not hint:
+                done.append(hint)  # goes through another account now, whose own queue has it; or named twice
+            else:
                 rows.append(row)
-            # else another account's, or the same one twice: handed back
         else:
             done.append(hint)
             if row.standing.state in ENDED:
@@ -182,6 +194,7 @@ def _hinted(
                     source="hint",
                 )
     _note_each(tx, notes)
+    rows.sort(key=lambda row: (row.course.tag, row.id))
     return rows, by_id, tuple(done)
 
 

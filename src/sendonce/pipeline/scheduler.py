@@ -40,7 +40,7 @@ from sendonce.core.unsubscribe import Unsubscription, unsubscribe_token
 from sendonce.moves import move_on
 from sendonce.pipeline.catch_up import CatchUp
 from sendonce.pipeline.reach import PAUSE_LOOK_US, Pauses, active_pauses, may_reach, pause_of
-from sendonce.ports.store import Content, Course, Delivery, Move, Reminder, Store, Tx
+from sendonce.ports.store import Content, Course, Delivery, Move, Outgoing, Reminder, Store, Tx
 from sendonce.render import SALT, Rendered, content_hash
 from sendonce.telemetry import tell
 from sendonce.template_book import TemplateBook, from_tx, variables
@@ -248,7 +248,7 @@ class Scheduler:
         if self._policy.hints:
             tx.hint(
                 [
-                    (move.before.id, move.standing.epoch, move.before.channel.value)
+                    Outgoing(move.before.id, move.standing.epoch, move.course.account, move.course.tag)
                     for move in moves
                     if move.event is Event.PUBLISHED
                 ]

@@ -18,13 +18,13 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar, assert_never
 
 from sendonce import telemetry
 from sendonce.core import news, pacing
-from sendonce.core.delivery import Channel
 from sendonce.core.errors import StoreUnavailable
 from sendonce.core.outcome import (
     Accepted,
@@ -44,13 +44,14 @@ from sendonce.core.outcome import (
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.pipeline import reaper, reconciler
 from sendonce.pipeline.attempt import Attempted, Claim
+from sendonce.pipeline.carrier import STORE, Carrier
 from sendonce.pipeline.claimer import Claimed, claim
 from sendonce.pipeline.heartbeat import BEAT_AGAIN_S, Heartbeat, Name
-from sendonce.pipeline.relay import SWEEP_AFTER_US, relay, sweep
+from sendonce.pipeline.relay import Ahead, Swept, ahead_of, discard, refill, relay, sweep
 from sendonce.pipeline.sender import Conditions, send
 from sendonce.pipeline.settler import settle
 from sendonce.ports.provider import Provider
-from sendonce.ports.queue import Hint, Queue
+from sendonce.ports.queue import Hint, Queue, QueueUnavailable
 from sendonce.ports.store import Store, Tx
 from sendonce.runtime.batcher import Batcher
 from sendonce.runtime.poller import OnError, Poller, Step
@@ -70,6 +71,14 @@ GIVE_UP_S: Final = 1.0
 """What an adapter may take to give up its calls when it is closed."""
 LOOK_SLACK_S: Final = 5.0
 """What a look-up may take beyond the adapter's own time-out before it counts as unanswered."""
+HINTS_MAX: Final = 64
+"""Hints that one loop pulls at once, and claims for at once."""
+SWEEP_S: Final = 1.0
+FOLLOW_S: Final = 1.0
+"""How often it is asked which transport is in force."""
+RELAY_LEASE_S: Final = 10.0
+"""How long hints stay in the outbox when the process that relays them is killed."""
+TAKE_OVER_S: Final = 10.0
 REFILL_S: Final = pacing.AHEAD_US / 2 / pacing.SECOND
 """A paced account is claimed for again when half of what may be given out ahead is used: at 200 a second
 that is five slots a commit rather than one, and 25 ms are left for a claim that comes late."""
@@ -101,9 +110,9 @@ def tell_of(stage: str, error: Exception) -> None:
 
 
 class Worker:
-    """Runs the accounts given. `providers` has one adapter per account name; `queues` one transport
-    per channel where hints travel outside the store. `chance` is every draw from [0, 1) in here;
-    `on_error(stage, error)` hears of what failed and will be tried again."""
+    """Runs the accounts given. `providers` has one adapter per account name; `carrier` is there where hints
+    travel outside the store (or `queues`, one per account: a transport for good). `chance` is every draw
+    from [0, 1) in here; `on_error(stage, error)` hears of what failed and will be tried again."""
 
     def __init__(
         self,
@@ -112,7 +121,8 @@ class Worker:
         providers: Mapping[str, Provider],
         settings: WorkerSettings,
         *,
-        queues: Mapping[Channel, Queue] | None = None,
+        carrier: Carrier | None = None,
+        queues: Mapping[str, Queue] | None = None,
         chance: Callable[[], float] = random.random,
         on_error: OnError = tell_of,
     ) -> None:
@@ -120,7 +130,14 @@ class Worker:
         self._policy = policy
         self._providers = providers
         self._settings = settings
-        self._queues = queues or {}
+        if queues is not None:
+            carrier = Carrier.of(queues, take_over_s=TAKE_OVER_S, chance=chance)
+        self._carrier = carrier
+        self._ahead = Ahead(lambda name: ahead_of(policy.accounts[name].limits))
+        self._swept = Swept()
+        self._relays_until = 0
+        self._refilled = carrier.in_force if carrier is not None else STORE
+        self._came_from: dict[tuple[int, int], Queue] = {}
         self._chance = chance
         self._on_error = on_error
         self._stopping = False
@@ -147,13 +164,13 @@ class Worker:
         for loop in self._accounts:
             self._hears[news.queued(loop.name)] = loop.more
             self._hears[news.gate(loop.name)] = loop.look
-        if self._queues:
+        if carrier is not None:
             relaying = self._poller("relay", self._relay)
             self._beside.append(relaying)
             self._beside.append(self._poller("sweep", self._sweep))
+            self._beside.append(self._poller("transport", self._follow))
             for loop in self._accounts:
-                if loop.account.channel in self._queues:
-                    self._hears[news.queued(loop.name)] = relaying.wake
+                self._hears[news.queued(loop.name)] = partial(_each, (relaying.wake, loop.more))
 
     @property
     def idle_s(self) -> float:
@@ -204,6 +221,8 @@ class Worker:
         if self._running:
             # A claim that is being made is still handed out, and given back.
             await asyncio.wait(self._running)
+        for loop in self._accounts:
+            await loop.change_hands()
         await self._end_calls()
         await self._settled.drain()
         for poller in self._beside:
@@ -223,13 +242,16 @@ class Worker:
 
     async def _sign_off(self) -> None:
         await self._settled.drain()
+        if self._carrier is not None:
+            await self._leave_relay()
+            await self._carrier.close()
         await self.heart.sign_off()
         tell(telemetry.PROCESS_STOPPED, role=self._settings.role, why="asked")
 
     # Sending
 
-    def launch(self, claims: Sequence[Claim], loop: _AccountLoop) -> None:
-        """Start a task for each claim."""
+    def launch(self, claims: Sequence[Claim], loop: _AccountLoop, came_from: Queue | None = None) -> None:
+        """Start a task for each claim. `came_from`: the queue that gave their hints."""
         if not claims:
             return
         conditions = Conditions(
@@ -241,6 +263,8 @@ class Worker:
         )
         for made in claims:
             self._held.add(_name(made))
+            if made.hint is not None and came_from is not None:
+                self._came_from[_name(made)] = came_from
             task = asyncio.create_task(self._send(made, loop, conditions))
             self._sending[task] = None
             task.add_done_callback(self._sending.pop)
@@ -295,14 +319,17 @@ class Worker:
                 loop.poller.wake()
 
     async def _acknowledge(self, attempts: Sequence[Attempted]) -> None:
-        for channel, queue in self._queues.items():
-            mine = [a for a in attempts if a.claim.channel is channel and a.claim.hint is not None]
-            begun = [a.claim.hint for a in mine if a.claim.hint and not isinstance(a.outcome, NotStarted)]
-            given_up = [a.claim.hint for a in mine if a.claim.hint and isinstance(a.outcome, NotStarted)]
-            if begun:
-                await queue.ack(begun)
-            if given_up:
-                await queue.nack(given_up, 0.0)
+        begun: dict[Queue, list[Hint]] = {}
+        given_up: dict[Queue, list[Hint]] = {}
+        for attempt in attempts:
+            queue, hint = self._came_from.pop(_name(attempt.claim), None), attempt.claim.hint
+            if queue is not None and hint is not None:
+                to = given_up if isinstance(attempt.outcome, NotStarted) else begun
+                to.setdefault(queue, []).append(hint)
+        for queue, hints in begun.items():
+            await queue.ack(hints)
+        for queue, hints in given_up.items():
+            await queue.nack(hints, 0.0)
 
     # Beside the sending
 
@@ -355,14 +382,65 @@ class Worker:
         return Poller(name, step, on_error=self._on_error, chance=self._chance, again_max_s=again_max_s)
 
     async def _relay(self) -> float:
-        """Hints of any process's publications; who relays them does not matter."""
-        return 0.0 if await relay(self._store, self._queues) else self.idle_s
+        """Hints of any process's publications. One process does it, else each would be published by all; two
+        at once, after a long stop of the first, publish some twice."""
+        assert self._carrier is not None
+        if not await self._leads_relay():
+            return self.idle_s
+        if not self._carrier.queues:
+            return self.idle_s if await discard(self._store) == 0 else 0.0
+        if wait_s := self._carrier.waits_s():
+            return min(wait_s, RELAY_LEASE_S / 2)
+        try:
+            return 0.0 if await relay(self._store, self._carrier.queues, self._ahead) else self.idle_s
+        except QueueUnavailable:
+            return max(self.idle_s, self._carrier.waits_s())
+
+    async def _leads_relay(self) -> bool:
+        """Whether this process relays, for as long as its lease; renewed when half of it is over."""
+        steady, span = self._store.steady(), int(RELAY_LEASE_S * pacing.SECOND)
+        if self._relays_until - steady > span // 2:
+            return True
+        leads = await _done(self._store.write(partial(_lead_relay, self._settings.process, span)))
+        self._relays_until = steady + span if leads else 0
+        return leads
+
+    async def _leave_relay(self) -> None:
+        if self._relays_until:
+            self._relays_until = 0
+            try:
+                await _done(self._store.write(partial(_resign_relay, self._settings.process)))
+            except StoreUnavailable as error:
+                self._on_error("relay", error)  # its lease ends by itself
 
     async def _sweep(self) -> float:
-        for loop in self._accounts:
-            if loop.account.channel in self._queues:
-                await _done(self._store.write(partial(_sweep_account, loop.name)))
-        return SWEEP_AFTER_US / pacing.SECOND
+        assert self._carrier is not None
+        if self._relays_until and not self._stopping:
+            for name, queue in self._carrier.queues.items():
+                try:
+                    waiting: int | None = (await queue.depth()).waiting
+                except QueueUnavailable:
+                    waiting = None
+                await _done(self._store.write(partial(_sweep_account, name, waiting, self._swept)))
+        return SWEEP_S
+
+    async def _follow(self) -> float:
+        """See which transport is in force, and whether one that was away is back."""
+        carrier = self._carrier
+        assert carrier is not None
+        if carrier.turn_to(self._store.read(carrier.follow)):
+            self._ahead.forget()
+            for loop in self._accounts:
+                await loop.change_hands()
+        if self._relays_until and self._refilled != carrier.in_force:
+            if carrier.queues:
+                for loop in self._accounts:
+                    await _done(self._store.write(partial(_refill, loop.name)))
+            self._refilled = carrier.in_force
+        await carrier.let_go(set(self._came_from.values()))
+        with suppress(QueueUnavailable):  # told, and asked again in a while
+            await carrier.probe()
+        return FOLLOW_S
 
     # For the account loops
 
@@ -386,8 +464,9 @@ class Worker:
     def steady(self) -> int:
         return self._store.steady()
 
-    def queue_of(self, channel: Channel) -> Queue | None:
-        return self._queues.get(channel)
+    @property
+    def carrier(self) -> Carrier | None:
+        return self._carrier
 
 
 class _AccountLoop:
@@ -405,6 +484,9 @@ class _AccountLoop:
         self._worker = worker
         self._commits_us: deque[int] = deque(maxlen=100)
         self._told = ""
+        self._hand: dict[str, tuple[Hint, int]] = {}
+        self._hand_of: Queue | None = None
+        self._takes = max(1, min(HINTS_MAX, ahead_of(account.limits)))
 
     def more(self) -> None:
         """There is news of work. Of use to a loop that found none; another one looks by itself, in time."""
@@ -422,29 +504,75 @@ class _AccountLoop:
         self._waits_for_work = self._more = False
         if worker.draining:
             return self._worker.idle_s
-        queue = worker.queue_of(self.account.channel)
-        hints = await queue.pull(64, worker.idle_s) if queue is not None else None
+        queue = worker.carrier.queue_of(self.name) if worker.carrier is not None else None
+        hints = await self._hints(queue) if queue is not None else None
         if hints is not None and not hints:
-            return 0.0
+            return max(0.0, worker.carrier.waits_s()) if worker.carrier is not None else 0.0
         asked = worker.steady()
         lead_us = pacing.lead_of(self._commits_us, self.account.limits)
         claimed = await worker.claim(self.account, lead_us, hints)
         self._commits_us.append(worker.steady() - asked)
-        worker.launch(claimed.claims, self)
+        worker.launch(claimed.claims, self, queue)
         if queue is not None and hints is not None:
-            await self._give_back(queue, hints, claimed)
+            await self._look_through(queue, hints, claimed)
         self.waits_for_lane = claimed.why in ("lanes", "probing")
         self._waits_for_work = claimed.why == "empty"
         self._tell(claimed)
+        if hints is not None and claimed.why == "empty" and not self._hand:
+            return 0.0  # the queue is asked, and waits by itself
         return 0.0 if self._waits_for_work and self._more else self._wait_s(claimed)
 
-    async def _give_back(self, queue: Queue, hints: Sequence[Hint], claimed: Claimed) -> None:
-        taken = {made.hint for made in claimed.claims}
+    async def _hints(self, queue: Queue) -> list[Hint]:
+        """What is in hand, and as much more as one claim may take; it waits for some where there is none."""
+        worker = self._worker
+        if self._hand_of is not queue:
+            await self.change_hands()
+            self._hand_of = queue
+        try:
+            await self._keep(queue)
+            room = HINTS_MAX - len(self._hand)
+            if room > 0 and (not self._hand or len(self._hand) < self._takes):
+                wait_s = (
+                    0.0 if self._hand or worker.carrier is None else worker.carrier.polls_s(worker.idle_s)
+                )
+                pulled = await queue.pull(min(room, self._takes), wait_s)
+                since = worker.steady()
+                self._hand.update((hint.receipt, (hint, since)) for hint in pulled)
+        except QueueUnavailable:
+            self._hand.clear()  # the broker hands them out again, or the sweep does
+        return [hint for hint, _ in self._hand.values()]
+
+    async def _keep(self, queue: Queue) -> None:
+        """Hints wait in hand for their slot. Before the broker hands them out again, it is asked not to."""
+        carrier = self._worker.carrier
+        span = int((carrier.keeps_s() if carrier is not None else 0.0) * pacing.SECOND)
+        if not span:
+            return
+        now = self._worker.steady()
+        old = [hint for hint, since in self._hand.values() if now - since >= span]
+        if old:
+            await queue.extend(old)
+            self._hand.update((hint.receipt, (hint, now)) for hint in old)
+
+    async def _look_through(self, queue: Queue, hints: Sequence[Hint], claimed: Claimed) -> None:
+        """What was claimed or is done leaves the hand; the rest waits in it for the next claim."""
+        for made in claimed.claims:
+            if made.hint is not None:
+                self._hand.pop(made.hint.receipt, None)
+        for hint in claimed.done:
+            self._hand.pop(hint.receipt, None)
         if claimed.done:
-            await queue.ack(claimed.done)
-        left = [hint for hint in hints if hint not in taken and hint not in claimed.done]
-        if left:
-            await queue.nack(left, self._wait_s(claimed))
+            with suppress(QueueUnavailable):  # they come again, and cost another look
+                await queue.ack(claimed.done)
+
+    async def change_hands(self) -> None:
+        """Give back what is in hand."""
+        queue, given = self._hand_of, [hint for hint, _ in self._hand.values()]
+        self._hand.clear()
+        self._hand_of = None
+        if queue is not None and given:
+            with suppress(QueueUnavailable):  # then the broker hands them out again by itself
+                await queue.nack(given, 0.0)
 
     def _wait_s(self, claimed: Claimed) -> float:
         if claimed.claims and not claimed.why:
@@ -488,8 +616,25 @@ def _name(claim: Claim) -> tuple[int, int]:
     return claim.delivery_id, claim.epoch
 
 
-def _sweep_account(account: str, tx: Tx) -> int:
-    return sweep(tx, account)
+def _sweep_account(account: str, waiting: int | None, swept: Swept, tx: Tx) -> int:
+    return sweep(tx, account, waiting=waiting, swept=swept)
+
+
+def _refill(account: str, tx: Tx) -> int:
+    return refill(tx, account)
+
+
+def _lead_relay(process: str, span: int, tx: Tx) -> bool:
+    return tx.processes.lead("relay", process, tx.steady + span)
+
+
+def _resign_relay(process: str, tx: Tx) -> None:
+    tx.processes.resign("relay", process)
+
+
+def _each(calls: Sequence[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
 
 
 async def _done(future: Future[T]) -> T:

@@ -186,6 +186,17 @@ class OpenCall:
 
 
 @value
+class Outgoing:
+    """A hint that waits in the outbox for the relay. `place`: its delivery's tag, by which hints leave in
+    fair order."""
+
+    delivery_id: int
+    epoch: int
+    account: str
+    place: int
+
+
+@value
 class LostCall:
     """A call that nobody may settle any more. `gone`: its process has lost its lease, at `gone_since`
     (steady); else its own deadline has passed in a living process."""
@@ -325,6 +336,10 @@ class Deliveries(Protocol):
 
     def wake(self, account: str, now: int) -> None:
         """Make waiting QUEUED rows ready whose `next_at` has come."""
+        ...
+
+    def wake_some(self, account: str, now: int, limit: int) -> list[Delivery]:
+        """The same for up to `limit` of them, those that waited longest; those rows, locked."""
         ...
 
     def ready(self, account: str, *, retries: bool, limit: int) -> list[Delivery]:
@@ -782,12 +797,16 @@ class Tx(Protocol):
 
     def set_meta(self, name: str, value: str) -> None: ...
 
-    def hint(self, deliveries: Sequence[tuple[int, int, str]]) -> None:
-        """Put (delivery id, epoch, channel) into the relay's outbox."""
+    def hint(self, hints: Sequence[Outgoing]) -> None:
+        """Put hints into the relay's outbox. One that is there already is there once."""
         ...
 
-    def hints(self, limit: int, channel: str = "") -> list[tuple[int, int, str]]:
-        """A page of the outbox, of one channel where it is named."""
+    def hint_ready(self, account: str, limit: int) -> int:
+        """Put hints of up to `limit` ready rows of an account into it, the first in its order; how many."""
+        ...
+
+    def hints(self, limit: int, account: str = "") -> list[Outgoing]:
+        """A page of an account's outbox in fair order; of all of it, in order of id, where none is named."""
         ...
 
     def hinted(self, hints: Sequence[tuple[int, int]]) -> None:

@@ -11,10 +11,8 @@
 - An answer that names an error means "does not send the email"; a 5xx does not name one: unknown.
 - success@, bounce@, complaint@, ooto@ and suppressionlist@simulator.amazonses.com are for tests.
 
-Requests are signed here, with `hmac` of the standard library: the signature of a request without a query is
-forty lines, checked against AWS's published test suite, while botocore would bring 15 MB, a blocking client,
-and retries of its own. Credentials are an access key, or a session's with its token; a role of the machine is
-not asked for.
+Requests are signed by `sendonce.aws`. Credentials are an access key, or a session's with its token; a role of
+the machine is not asked for.
 
 Sources: docs.aws.amazon.com: ses/latest/APIReference-V2/API_SendEmail, API_GetAccount, CommonErrors;
 ses/latest/dg/{manage-sending-quotas-errors, troubleshoot-error-messages, header-fields,
@@ -25,14 +23,12 @@ create-signed-request; github.com/awslabs/aws-c-auth tests/aws-signing-test-suit
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from urllib.parse import quote
 
+from sendonce.aws import sign
 from sendonce.core.errors import ConfigError, InvalidInput
 from sendonce.core.outcome import (
     Accepted,
@@ -207,47 +203,6 @@ def _account_line(account: dict[str, object]) -> str:
             f"access key accepted; {allowed}; in SES's own sandbox, so only verified recipients are reached"
         )
     return f"access key accepted; {allowed}"
-
-
-# The signature: AWS Signature Version 4, for requests without a query
-
-
-def sign(
-    method: str,
-    path: str,
-    headers: Iterable[tuple[str, str]],
-    body: bytes,
-    *,
-    access_key_id: str,
-    secret: Secret,
-    region: str,
-    service: str,
-) -> str:
-    """The Authorization header. `path` as in the request line; all `headers` are signed, Host and X-Amz-Date
-    among them. Pure: the time is in X-Amz-Date."""
-    signed = sorted((name.lower(), " ".join(value.split())) for name, value in headers)
-    names = ";".join(name for name, _ in signed)
-    request = "\n".join(
-        [
-            method,
-            quote(path, safe="/~") or "/",  # encoded once more, as every service but S3 wants it
-            "",  # no query
-            *(f"{name}:{value}" for name, value in signed),
-            "",
-            names,
-            hashlib.sha256(body).hexdigest(),
-        ]
-    )
-    date = dict(signed)["x-amz-date"]
-    scope = f"{date[:8]}/{region}/{service}/aws4_request"
-    digest = hashlib.sha256(request.encode()).hexdigest()
-    key = f"AWS4{secret.reveal()}".encode()
-    for part in scope.split("/"):
-        key = hmac.digest(key, part.encode(), "sha256")
-    text = f"AWS4-HMAC-SHA256\n{date}\n{scope}\n{digest}"
-    signature = hmac.new(key, text.encode(), "sha256").hexdigest()
-    credential = f"Credential={access_key_id}/{scope}"
-    return f"AWS4-HMAC-SHA256 {credential}, SignedHeaders={names}, Signature={signature}"
 
 
 # The answer

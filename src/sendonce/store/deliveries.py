@@ -131,6 +131,10 @@ class SqlDeliveries:
     def wake(self, account: str, now: int) -> None:
         self._session.run("delivery_wake", {"account": account, "now": now})
 
+    def wake_some(self, account: str, now: int, limit: int) -> list[Delivery]:
+        woken = self._session.rows("delivery_wake_some", {"account": account, "now": now, "limit": limit})
+        return self.by_ids([row[0] for row in woken])
+
     def ready(self, account: str, *, retries: bool, limit: int) -> list[Delivery]:
         look = _RETRY if retries else _FRESH
         return self._page("delivery_ready", {"account": account, "look": look, "limit": limit})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from sendonce.ports.store import HOLD, Row
+from sendonce.ports.store import HOLD, Outgoing, Row
 from sendonce.store.access import SqlAnswers, SqlApiKeys
 from sendonce.store.deliveries import SqlDeliveries
 from sendonce.store.gates import SqlCalls, SqlGates
@@ -104,15 +104,30 @@ class SqlTx:
     def set_meta(self, name: str, value: str) -> None:
         self._session.run("meta_put", {"name": name, "value": value})
 
-    def hint(self, deliveries: Sequence[tuple[int, int, str]]) -> None:
+    def hint(self, hints: Sequence[Outgoing]) -> None:
         self._session.many(
             "outbox_put",
-            ({"delivery_id": id_, "epoch": epoch, "channel": channel} for id_, epoch, channel in deliveries),
+            (
+                {
+                    "delivery_id": hint.delivery_id,
+                    "epoch": hint.epoch,
+                    "account": hint.account,
+                    "place": hint.place,
+                }
+                for hint in hints
+            ),
         )
 
-    def hints(self, limit: int, channel: str = "") -> list[tuple[int, int, str]]:
-        rows = self._session.rows("outbox_page", {"limit": limit, "channel": channel})
-        return [(row[0], row[1], row[2]) for row in rows]
+    def hint_ready(self, account: str, limit: int) -> int:
+        return self._session.run("outbox_refill", {"account": account, "limit": limit})
+
+    def hints(self, limit: int, account: str = "") -> list[Outgoing]:
+        rows = (
+            self._session.rows("outbox_page", {"limit": limit, "account": account})
+            if account
+            else self._session.rows("outbox_all", {"limit": limit})
+        )
+        return [Outgoing(row[0], row[1], row[2], row[3]) for row in rows]
 
     def hinted(self, hints: Sequence[tuple[int, int]]) -> None:
         self._session.many("outbox_take", ({"delivery_id": id_, "epoch": epoch} for id_, epoch in hints))

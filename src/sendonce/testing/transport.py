@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sendonce.ports.queue import Hint
+from sendonce.ports.queue import Depth, Hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class UnreliableQueue:
         self._now += seconds
 
     @property
-    def depth(self) -> int:
+    def left(self) -> int:
         return len(self._held)
 
     def repeat(self, hints: Sequence[Hint]) -> None:
@@ -82,6 +82,15 @@ class UnreliableQueue:
         for hint in hints:
             if hint.receipt in self._held:
                 self._held[hint.receipt].visible_at = self._now + delay_s
+
+    async def extend(self, hints: Sequence[Hint]) -> None:
+        for hint in hints:
+            if hint.receipt in self._held:
+                self._held[hint.receipt].visible_at = self._now + self._faults.redeliver_s
+
+    async def depth(self) -> Depth:
+        waiting = sum(held.visible_at <= self._now for held in self._held.values())
+        return Depth(waiting, len(self._held) - waiting)
 
     async def close(self) -> None:
         self._held.clear()

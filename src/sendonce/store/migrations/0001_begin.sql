@@ -163,9 +163,11 @@ CREATE TABLE flow (
 CREATE TABLE outbox (
     delivery_id BIGINT NOT NULL,
     epoch       BIGINT NOT NULL,
-    channel     TEXT   NOT NULL,
+    account     TEXT   NOT NULL,      -- whose queue it goes to
+    place       BIGINT NOT NULL,      -- the delivery's tag: hints leave in fair order
     PRIMARY KEY (delivery_id, epoch)
 ){clustered};
+CREATE INDEX outbox_line ON outbox (account, place, delivery_id);
 
 -- What applications asked for inside their own transactions and nobody has taken in yet. Only PostgreSQL has
 -- what fills it: see docs/outbox.md.

@@ -86,6 +86,14 @@ ORDER BY at, delivery_id LIMIT :limit;
 UPDATE agenda SET look = -look
 WHERE via = :account AND look < 0 AND at <= :now {waiting_unlocked};
 
+-- The same for those that waited longest, one by one, for who hints them.
+-- name: delivery_wake_some
+UPDATE agenda SET look = -look
+WHERE delivery_id IN (
+    SELECT delivery_id FROM agenda WHERE via = :account AND look < 0 AND at <= :now
+    ORDER BY at LIMIT :limit {skip_locked})
+RETURNING delivery_id;
+
 -- name: delivery_ready
 SELECT {delivery} FROM agenda CROSS JOIN {skip_each}
 WHERE id = delivery_id AND via = :account AND look = :look AND look > 0 AND state = 'QUEUED'

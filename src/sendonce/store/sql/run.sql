@@ -83,12 +83,24 @@ ON CONFLICT (scope, name) DO UPDATE SET
 DELETE FROM pause WHERE scope = :scope AND name = :name;
 
 -- name: outbox_put
-INSERT INTO outbox (delivery_id, epoch, channel) VALUES (:delivery_id, :epoch, :channel)
+INSERT INTO outbox (delivery_id, epoch, account, place) VALUES (:delivery_id, :epoch, :account, :place)
+ON CONFLICT (delivery_id, epoch) DO NOTHING;
+
+-- What is ready, as it lies there: whoever relays a hint asks whether it is still true.
+-- name: outbox_refill
+INSERT INTO outbox (delivery_id, epoch, account, place)
+SELECT id, epoch, via, place FROM (
+    SELECT delivery_id, via, place FROM agenda
+    WHERE via = :account AND look > 0 AND look < 10 ORDER BY look, place, delivery_id LIMIT :limit
+) AS line CROSS JOIN delivery WHERE id = delivery_id
 ON CONFLICT (delivery_id, epoch) DO NOTHING;
 
 -- name: outbox_page
-SELECT delivery_id, epoch, channel FROM outbox WHERE :channel IN ('', channel)
-ORDER BY delivery_id, epoch LIMIT :limit;
+SELECT delivery_id, epoch, account, place FROM outbox WHERE account = :account
+ORDER BY account, place, delivery_id LIMIT :limit;
+
+-- name: outbox_all
+SELECT delivery_id, epoch, account, place FROM outbox ORDER BY delivery_id, epoch LIMIT :limit;
 
 -- name: outbox_take
 DELETE FROM outbox WHERE delivery_id = :delivery_id AND epoch = :epoch;

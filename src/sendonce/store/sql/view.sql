@@ -197,3 +197,13 @@ SELECT count(*) AS count FROM (
 -- What people changed, outside any one delivery; newest first.
 -- name: view_audit
 SELECT id, at, actor, action, target, reason, body FROM audit WHERE id < :before ORDER BY id DESC LIMIT :limit;
+
+-- What happened minute by minute, above an entry's number, which bounds it: whatever was written is on these few
+-- pages, and no delivery is looked up.
+-- name: view_minutes
+SELECT (at - :since) / 60000000 AS minute, event,
+       CASE WHEN body LIKE '%"state":"DEAD"%' THEN 1 ELSE 0 END AS died,
+       CASE WHEN event = 'claimed' AND body NOT LIKE '%"decision":"first"%' THEN 1 ELSE 0 END AS again,
+       count(*) AS count, min(at) AS first_at
+FROM ledger WHERE id > :after AND at > :since
+GROUP BY minute, event, died, again;

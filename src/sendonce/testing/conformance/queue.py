@@ -3,8 +3,8 @@
     class TestMyQueue(QueueSuite):
         pass
 
-with one fixture, `opened`: a function whose answer is entered to get a `Place`, an empty queue on the running
-event loop with a way to let time pass.
+with one fixture, `opened`: a function whose answer is entered to get a `Place`, an empty queue for emails on
+the running event loop with a way to let time pass.
 
 A queue carries hints at least once. So each test is true of a transport that repeats and reorders as well: it
 asks what must come and what must not, never how often or in which order. Nothing here names a transport.
@@ -44,7 +44,7 @@ class QueueSuite:
         """All of it: the longest key with every kind of letter, and large numbers."""
         given = [
             hint(1),
-            hint(2**53 - 1, key=f"{'é€😎%3A' * 40}:customer-73:sms", epoch=2**31, version=7, channel="sms"),
+            hint(2**53 - 1, key=f"{'é€😎%3A' * 40}:customer-73:sms", epoch=2**31, version=7),
         ]
 
         async def body(place: Place) -> None:

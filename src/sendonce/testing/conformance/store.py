@@ -42,6 +42,7 @@ from sendonce.ports.store import (
     Move,
     NewDelivery,
     OpenCall,
+    Outgoing,
     Pause,
     Process,
     Reminder,
@@ -1169,13 +1170,44 @@ class StoreSuite:
         assert store.read(lambda tx: tx.runs.pauses()) == [pauses[1]]
 
     def test_the_outbox_keeps_a_hint_until_it_is_taken(self, store: Store) -> None:
-        hints = [(3, 1, "email"), (1, 2, "sms"), (1, 1, "sms")]
-        store.write(lambda tx: tx.hint(hints)).result()
-        store.write(lambda tx: tx.hint([(3, 1, "email")])).result()
-        assert sorted(store.read(lambda tx: tx.hints(9))) == sorted(hints)
-        assert [hint[0] for hint in store.read(lambda tx: tx.hints(2))] == [1, 1]
-        store.write(lambda tx: tx.hinted([(1, 1), (3, 2)])).result()
-        assert sorted(store.read(lambda tx: tx.hints(9))) == [(1, 2, "sms"), (3, 1, "email")]
+        mail, late, soon = Outgoing(3, 1, "mail", 7), Outgoing(1, 2, "text", 9), Outgoing(2, 1, "text", 5)
+        store.write(lambda tx: tx.hint([mail, late, soon])).result()
+        store.write(lambda tx: tx.hint([mail])).result()
+        assert store.read(lambda tx: tx.hints(9)) == [late, soon, mail]
+        assert store.read(lambda tx: tx.hints(2)) == [late, soon]
+        store.write(lambda tx: tx.hinted([(2, 1), (3, 2)])).result()
+        assert store.read(lambda tx: tx.hints(9)) == [late, mail]
+
+    def test_an_account_s_hints_leave_the_outbox_in_fair_order(self, store: Store) -> None:
+        """Not in the order of publication: what is urgent, or of a small group, has a lower place."""
+        hints = [Outgoing(number, 1, "text", 100 - number) for number in range(1, 6)]
+        store.write(lambda tx: tx.hint([*hints, Outgoing(9, 1, "mail", 0)])).result()
+        assert store.read(lambda tx: tx.hints(3, "text")) == hints[:1:-1]
+        assert store.read(lambda tx: tx.hints(3, "nobody")) == []
+
+    def test_what_is_ready_can_be_hinted_at_once(self, store: Store) -> None:
+        """And what waits, what is another account's and what is hinted already is not, or not twice."""
+        ready, other, waits = add(store, new("ready"), new("other"), new("waits"))
+        lead(store, ready, PUBLISHED, account="text", tag=5)
+        lead(store, other, PUBLISHED, account="mail")
+        lead(store, waits, PUBLISHED, account="text", next_at=START + HOUR)
+        for _ in range(2):
+            store.write(lambda tx: tx.hint_ready("text", 9)).result()
+            (hint,) = store.read(lambda tx: tx.hints(9))
+            assert (hint.delivery_id, hint.account, hint.place) == (ready.id, "text", 5)
+
+    def test_of_what_waits_some_is_woken_and_told_the_oldest_first(self, store: Store) -> None:
+        rows = add(store, *(new(str(number)) for number in range(4)))
+        for number, row in enumerate(rows):
+            lead(store, row, PUBLISHED, account="text", next_at=START + 40 - 10 * number)
+
+        def wake() -> list[int]:
+            woken = store.write(lambda tx: tx.deliveries.wake_some("text", START + 30, 2)).result()
+            return [row.id for row in woken]
+
+        assert [wake(), wake(), wake()] == [[rows[2].id, rows[3].id], [rows[1].id], []]
+        ready = store.read(lambda tx: tx.deliveries.ready("text", retries=False, limit=9))
+        assert {row.id for row in ready} == {row.id for row in rows[1:]}
 
     # Seals.
 
@@ -1262,7 +1294,8 @@ class StoreSuite:
         store.write(
             lambda tx: tx.contents.put([content(going.id, 1, "x"), content(staying.id, 1, "y")])
         ).result()
-        store.write(lambda tx: tx.hint([(going.id, 1, "email"), (staying.id, 1, "email")])).result()
+        kept = Outgoing(staying.id, 1, "acc", 0)
+        store.write(lambda tx: tx.hint([kept, replace(kept, delivery_id=going.id)])).result()
         removed = Removed(
             going.id,
             "t",
@@ -1290,7 +1323,7 @@ class StoreSuite:
         assert len(store.read(lambda tx: entries(tx, staying.id))) == staying.seq
         assert set(store.read(lambda tx: tx.reminders.by_ids(ids))) == {ids[1]}
         assert set(store.read(lambda tx: tx.contents.get([(going.id, 1), (staying.id, 1)]))) == {staying.id}
-        assert store.read(lambda tx: tx.hints(9)) == [(staying.id, 1, "email")]
+        assert store.read(lambda tx: tx.hints(9)) == [kept]
         assert store.read(lambda tx: tx.removals.last()) == stone
         asked_for = [("t", "a", "c"), ("t", "b", "c"), ("other", "a", "c"), ("t", "a", "c2")]
         assert store.read(lambda tx: tx.removals.known(asked_for)) == {("t", "a", "c")}

@@ -18,7 +18,6 @@ from typing import Final
 
 from sendonce import telemetry
 from sendonce.app import App
-from sendonce.core.delivery import Channel
 from sendonce.pipeline.worker import tell_of
 from sendonce.testing.drill.stage import Stage
 from sendonce.testing.transport import Faults, UnreliableQueue
@@ -118,11 +117,7 @@ async def _until_asked_to_stop(app: App, role: str) -> None:
 async def _hinted(app: App, stopping: asyncio.Event) -> None:
     app.policy = replace(app.policy, hints=True)
     faults = Faults(repeat=1.0, lose_ack=1.0, reorder=True, redeliver_s=AGAIN_S)
-    queues = {
-        channel: UnreliableQueue(faults, seed=1)
-        for channel in Channel
-        if any(account.channel is channel for account in app.policy.accounts.values())
-    }
+    queues = {account: UnreliableQueue(faults, seed=1) for account in app.policy.accounts}
     worker = app.worker(role=WORKER, stop_s=STOP_S / 2, queues=queues)
 
     async def time_passes() -> None:

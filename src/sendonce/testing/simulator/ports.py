@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from sendonce.core.errors import SendonceError, StoreUnavailable
 from sendonce.pipeline.heartbeat import Heartbeat
-from sendonce.ports.queue import Hint
+from sendonce.ports.queue import Depth, Hint
 from sendonce.ports.store import Listening, Tx
 from sendonce.store.sqlite import SqliteStore
 from sendonce.testing.simulator.checks import Checker
@@ -224,6 +224,12 @@ class QueuePort:
 
     async def nack(self, hints: Sequence[Hint], delay_s: float) -> None:
         await self._call("nack", lambda queue: queue.nack(hints, delay_s))
+
+    async def extend(self, hints: Sequence[Hint]) -> None:
+        await self._call("extend", lambda queue: queue.extend(hints))
+
+    async def depth(self) -> Depth:
+        return await self._call("depth", lambda queue: queue.depth(), weight=IDLE_WEIGHT)
 
     async def close(self) -> None:
         pass

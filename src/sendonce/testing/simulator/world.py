@@ -453,7 +453,7 @@ class _World:
 
     # Hints
 
-    def _make_transports(self) -> dict[Channel, Transport]:
+    def _make_transports(self) -> dict[str, Transport]:
         chances = {
             fault: chance for fault, chance in self._profile.chances.items() if self._dice.takes(fault)
         }
@@ -469,16 +469,16 @@ class _World:
                 if fault in chances:
                     self._checker.coverage.fault(fault)
         return {
-            channel: Transport(UnreliableQueue(faults, seed=self._seed), self._loop)
-            for channel in sorted({account.channel for account in self._policy.accounts.values()})
+            account: Transport(UnreliableQueue(faults, seed=self._seed), self._loop)
+            for account in sorted(self._policy.accounts)
         }
 
-    def _queues(self, process: Process) -> dict[Channel, QueuePort] | None:
+    def _queues(self, process: Process) -> dict[str, QueuePort] | None:
         if not self._policy.hints:
             return None
         return {
-            channel: QueuePort(process, self._ground, transport)
-            for channel, transport in self._transports.items()
+            account: QueuePort(process, self._ground, transport)
+            for account, transport in self._transports.items()
         }
 
     def _story(self) -> tuple[str, ...]:
