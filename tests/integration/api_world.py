@@ -7,7 +7,7 @@ import http.client
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -165,6 +165,11 @@ def served(
             api = Api(app, program, port)
             api.token = api.key()
             yield api
+
+
+def serving_of(app: App) -> AbstractContextManager[int]:
+    """Serve this one until the block is over; its port."""
+    return _in_thread(Program(app), None)
 
 
 def add_templates(app: App, tenant: str) -> None:

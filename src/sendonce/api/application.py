@@ -39,6 +39,7 @@ from sendonce.api.idempotency import HEADER
 from sendonce.api.problems import MEDIA_TYPE, TITLES, Problem, problem_of, problem_of_http, problem_of_values
 from sendonce.api.program import Program
 from sendonce.api.unsubscribe import Unsubscribe
+from sendonce.console.application import console_of, is_ours
 from sendonce.core.errors import SendonceError, StoreError
 from sendonce.telemetry import fault, tell
 
@@ -105,12 +106,24 @@ def application(
         return JSONResponse(description_of(made))
 
     api = _Guarded(Unsubscribe(Door(made, lambda: program.app.store, bounds=bounds), program))
-    return api
+    return _WithConsole(api, console_of(program.app.settings, program.app, program.scheduler))
 
 
 READY_S: Final = 1.0
 NOT_ONCE: Final = frozenset({"add_key", "rotate_key", "preview_template"})
 """What takes no Idempotency-Key: a secret is shown once and kept nowhere; a preview does nothing."""
+
+
+class _WithConsole:
+    """The console under its own path, where people sign in; everything else is the API."""
+
+    def __init__(self, api: ASGIApp, console: ASGIApp) -> None:
+        self._api = api
+        self._console = console
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        ours = scope["type"] == "http" and is_ours(scope["path"])
+        await (self._console if ours else self._api)(scope, receive, send)
 
 
 class _Guarded:

@@ -23,6 +23,7 @@ from typer.core import TyperGroup
 from sendonce.cli import (
     audit,
     consent,
+    console,
     desk,
     drill,
     erase,
@@ -116,6 +117,7 @@ for part in (
     desk,
     operate,
     key,
+    console,
     outbox,
     audit,
     store,

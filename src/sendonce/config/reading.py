@@ -27,6 +27,7 @@ from sendonce.config.tables import (
     AuditTable,
     CategoryTable,
     ChannelTable,
+    ConsoleTable,
     IntakeTable,
     LogTable,
     PlanTable,
@@ -136,6 +137,7 @@ class _Reading:
         worker = self._single("worker", WorkerTable)
         scheduler = self._single("scheduler", SchedulerTable)
         api = self._single("api", ApiTable)
+        console = self._single("console", ConsoleTable)
         retention = self._single("retention", RetentionTable)
         audit = self._single("audit", AuditTable)
         log = self._single("log", LogTable)
@@ -161,6 +163,7 @@ class _Reading:
         assert worker is not None
         assert scheduler is not None
         assert api is not None
+        assert console is not None
         assert retention is not None
         assert audit is not None
         assert log is not None
@@ -185,6 +188,8 @@ class _Reading:
             api_listen=api.listen,
             public_url=api.public_url.rstrip("/"),
             api_pass_secret=api.pass_secret,
+            console_users=console.users,
+            console_session_s=console.session_s,
             keep=Keep(retention.content_s, retention.deliveries_s, retention.imports_s, retention.passes_s),
             audit=AuditSettings(
                 seal=audit.seal,

@@ -64,6 +64,8 @@ class Settings:
     api_listen     where `up` serves the HTTP API, as written; "": nowhere
     public_url     where it is reached from outside, without a "/" at its end; "": not said
 
+    console_users  the file of those who sign in by name and password; None: only keys open the console
+
     The other fields mean what they mean in `core.policy.Policy`.
     """
 
@@ -87,6 +89,8 @@ class Settings:
     api_listen: str
     public_url: str
     api_pass_secret: Secret | None
+    console_users: Path | None
+    console_session_s: float
     keep: Keep
     audit: AuditSettings
     log_level: str

@@ -336,6 +336,21 @@ class ApiTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleTable:
+    """The [console](console.md), which is served with the HTTP API. Whoever has a key may sign in with it."""
+
+    users: Path | None = setting(
+        "A file with the people who sign in by name and password; `sendonce console password` makes what stands "
+        "in it. It needs the extra `sendonce[console]`. Not set: only keys open the console.",
+        kind=kinds.PATH,
+        default=None,
+    )
+    session_s: float = setting(
+        "How long somebody stays signed in.", kind=kinds.duration(60.0, 30 * 86_400.0), default=8 * 3_600.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionTable:
     """How long what is over is kept ([privacy](privacy.md)). What is open, in doubt or dead always is."""
 
@@ -445,6 +460,7 @@ TABLES: Final[Mapping[str, type]] = {
     "worker": WorkerTable,
     "scheduler": SchedulerTable,
     "api": ApiTable,
+    "console": ConsoleTable,
     "retention": RetentionTable,
     "audit": AuditTable,
     "log": LogTable,

@@ -1,0 +1,177 @@
+"""Dead letters by what killed them; what was tried, what changed since; and a redrive at a pace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from sendonce.console import batch
+from sendonce.console.asked import Asked
+from sendonce.console.batch import Progress, Tell
+from sendonce.console.forms import Done, Notice
+from sendonce.console.page import Page, link
+from sendonce.core.duration import parse_duration
+from sendonce.core.errors import InvalidInput
+from sendonce.pipeline import redrive as stage
+from sendonce.pipeline.redrive import Filter, Redrive, dead_letters, groups
+from sendonce.pipeline.redrive import show as show_one
+from sendonce.withdrawal import check_reason
+
+LIMIT: Final = 50
+KEYS_MAX: Final = 500
+PREVIEW_MAX: Final = 5_000
+PREVIEW_S: Final = 3.0
+EVERY_S: Final = 2
+PER_S: Final = 5.0
+_FILTERS: Final = ("channel", "account", "cause", "template", "group")
+
+
+class _Enough(Exception):
+    """A preview has seen as much as a person waits for."""
+
+
+def show(asked: Asked) -> Page:
+    """The groups; with a filter, the dead letters of it one by one."""
+    chosen = {name: asked.query.get(name, "") for name in _FILTERS}
+    if not any(chosen.values()):
+        found = asked.read(lambda tx: groups(tx, tenant=asked.tenant))
+        return Page("dead.html", {"groups": found, "total": sum(each.count for each in found)})
+    state = asked.query.get("state", "")
+    after = (state, asked.whole("at"), asked.whole("id")) if state in ("DEAD", "REJECTED") else None
+    page = asked.read(lambda tx: dead_letters(tx, _filter(asked), limit=LIMIT, after=after))
+    return Page("dead_list.html", {"chosen": chosen, "page": page, "per_s": PER_S})
+
+
+def one(asked: Asked) -> Page:
+    """One dead letter: each attempt, what has changed since, whether it may go again."""
+    key = asked.query.get("key", "")
+    letter = asked.read(lambda tx: show_one(tx, key, asked.policy, tenant=asked.tenant))
+    return Page("dead_letter.html", {"letter": letter, "key": letter.delivery.key, "per_s": PER_S})
+
+
+def preview(asked: Asked) -> Page:
+    """What a redrive would do: how many go, how many do not, and why not. It changes nothing."""
+    chosen = _checked(asked)
+    per_s, extend, fresh = _options(asked.query)
+    done = Redrive(chosen, True, per_s)
+    until, more = time.monotonic() + PREVIEW_S, False
+
+    def look(seen: Redrive) -> None:
+        nonlocal done
+        done = seen
+        if seen.seen >= PREVIEW_MAX or time.monotonic() >= until:
+            raise _Enough
+
+    try:
+        done = stage.redrive(
+            asked.store,
+            chosen,
+            asked.policy,
+            reason="preview",
+            actor=asked.who.actor,
+            per_s=per_s,
+            extend_s=parse_duration(extend, field="extend") if extend else 0.0,
+            fresh=fresh,
+            preview=True,
+            progress=look,
+        )
+    except _Enough:
+        more = True
+    return Page(
+        "redrive.html",
+        {
+            "done": done,
+            "more": more,
+            "chosen": {name: asked.query.get(name, "") for name in _FILTERS},
+            "keys": chosen.keys,
+            "every": asked.query.get("all") == "yes",
+            "per_s": per_s,
+            "extend": extend,
+            "fresh": fresh,
+            "examples": done.examples[:10],
+        },
+    )
+
+
+def redrive(asked: Asked) -> Done:
+    """Start it. Where one is running already, that one is the answer."""
+    given = {name: values[-1] for name, values in asked.form.items()}
+    chosen = _checked(asked, form=True)
+    per_s, extend, fresh = _options(given)
+    reason = check_reason(asked.given("reason"))
+    extend_s = parse_duration(extend, field="extend") if extend else 0.0
+    store, policy, actor = asked.store, asked.policy, asked.who.actor
+
+    def work(progress: Progress, tell: Tell) -> None:
+        def heard(done: Redrive) -> None:
+            progress.redriven, progress.refused = done.redriven, done.refused.total()
+            progress.last_at = done.last_at
+            progress.whys = done.refused.most_common(batch.REFUSED_SHOWN)
+            tell(progress)
+
+        done = stage.redrive(
+            store,
+            chosen,
+            policy,
+            reason=reason,
+            actor=actor,
+            per_s=per_s,
+            extend_s=extend_s,
+            fresh=fresh,
+            progress=heard,
+        )
+        heard(done)
+
+    running = batch.start(store, asked.tenant, asked.nonce, actor, work)
+    where = link("work", id=running)
+    if running != asked.nonce:
+        said = "Somebody is redriving already, so yours was not started: this is that batch."
+        return Done(where, Notice(said, good=False))
+    return Done(where, Notice("It is under way."))
+
+
+def progress(asked: Asked) -> Page:
+    id_ = asked.query.get("id", "")
+    found = asked.read(lambda tx: batch.seen(tx, asked.tenant, id_)) if id_ else None
+    running = found is not None and not found.ended
+    return Page("work.html", {"work": found}, every_s=EVERY_S if running else 0)
+
+
+def _filter(asked: Asked, *, form: bool = False) -> Filter:
+    def given(name: str) -> str:
+        return asked.given(name) if form else asked.query.get(name, "").strip()
+
+    keys = asked.form.get("key", []) if form else asked.lists.get("key", [])
+    if len(keys) > KEYS_MAX:
+        raise InvalidInput(f"{len(keys)} chosen: choose at most {KEYS_MAX}, or the whole group", field="key")
+    return Filter(
+        tenant=asked.tenant,
+        channel=given("channel"),
+        account=given("account"),
+        reason=given("cause"),
+        template=given("template"),
+        group=given("group"),
+        keys=tuple(key for key in keys if key),
+    )
+
+
+def _checked(asked: Asked, *, form: bool = False) -> Filter:
+    chosen = _filter(asked, form=form)
+    every = (asked.given("all") if form else asked.query.get("all", "")) == "yes"
+    named = chosen.keys or any((chosen.channel, chosen.account, chosen.reason, chosen.template, chosen.group))
+    if not named and not every:
+        raise InvalidInput("nothing is chosen: tick some, or take a whole group", field="key")
+    return chosen
+
+
+def _options(given: Mapping[str, str]) -> tuple[float, str, bool]:
+    """Pace, extension, and whether the content is made anew."""
+    text = given.get("per_s", "").strip().replace(",", ".")
+    try:
+        per_s = float(text) if text else PER_S
+    except ValueError:
+        raise InvalidInput(
+            f"pace {text!r:.40} is no number: so many a second, such as 5", field="per_s"
+        ) from None
+    return per_s, given.get("extend", "").strip(), given.get("fresh") == "yes"
