@@ -165,6 +165,18 @@ STAGE_FAILED: Final = Event(
     ERROR,
     ("stage", "error", "at", "wait_s"),
 )
+MAIL_RETURNED: Final = Event(
+    "mail_returned",
+    "Mail that came back was read: how much of it says nothing that can be used, and why.",
+    INFO,
+    ("mails", "events", "unreadable", "automatic", "foreign", "oversized"),
+)
+MAILBOX_UNAVAILABLE: Final = Event(
+    "mailbox_unavailable",
+    "The mailbox of [bounces] cannot be read. What waits there waits on; it is tried again.",
+    WARNING,
+    ("why",),
+)
 LIBRARY_WARNED: Final = Event(
     "library_warned", "A library logged a warning or an error.", WARNING, ("library", "error", "at")
 )
@@ -408,6 +420,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "age_s": "how long ago it was due",
     "at": "file and line of the code",
     "attempt": "which call of this delivery, from 1",
+    "automatic": 'automatic answers, such as "out of office"',
     "block": "the number of the sealed block",
     "by": "who did it, as in the ledger",
     "cancelled": "reminders that the file no longer lists",
@@ -424,8 +437,10 @@ FIELDS: Final[Mapping[str, str]] = {
     "entries": "ledger entries removed",
     "epoch": "which claim of this delivery",
     "error": "the type of the exception, and the code of one of ours, never its message",
+    "events": "what was said about messages",
     "examined": "rows looked at",
     "finding": "what the provider said to a look-up",
+    "foreign": "mails without a token of ours, which are not believed",
     "import_id": "the import, which is a group",
     "imports": "imports forgotten",
     "intake_id": "its number in `sendonce outbox list`",
@@ -437,7 +452,9 @@ FIELDS: Final[Mapping[str, str]] = {
     "library": "the name of the library's logger",
     "limits": "the limits as text",
     "line": "the server's line of history: system, timeline, database and table",
+    "mails": "mails read",
     "outcome": "what the call returned, as `core.outcome` names it",
+    "oversized": "mails too large to be read",
     "pid": "the process id",
     "policy": "the uncertain policy that applies",
     "published": "deliveries queued",
@@ -461,6 +478,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "uncertain": "how many of them wait for a person now",
     "unchanged": "rows that were known already",
     "units": "how many writes were in it",
+    "unreadable": "mails about messages of ours that are no report",
     "unsealed": "deliveries that stay until their entries are sealed",
     "version": "the version of sendonce",
     "wait_s": "how long until the next try",

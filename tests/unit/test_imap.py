@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sendonce.ports.returned_mail import MailboxUnavailable
 from sendonce.ports.secret import Secret
-from sendonce.providers.imap import KEYWORD, ImapMailbox, ImapSecurity, ImapSettings, MailboxUnavailable
+from sendonce.providers.imap import KEYWORD, ImapMailbox, ImapSecurity, ImapSettings
 from sendonce.providers.mail_report import BYTES_MAX
 from tests.imap_server import PASSWORD, PLAIN_PASSWORD, USER, Box, imap_server
 from tests.unit.test_provider_smtp import self_signed

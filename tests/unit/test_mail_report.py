@@ -12,13 +12,12 @@ from sendonce.core.delivery import send_key
 from sendonce.core.mail_token import KEY_DIGITS, mail_token
 from sendonce.core.provider_event import EventKind
 from sendonce.ports.provider import EmailContent, Message
+from sendonce.ports.returned_mail import Found, Reading
 from sendonce.providers.mail_report import (
     BYTES_MAX,
     DEPTH_MAX,
     PARTS_MAX,
     RECIPIENTS_MAX,
-    Found,
-    Reading,
     read_mail,
 )
 from sendonce.providers.mime import build_email

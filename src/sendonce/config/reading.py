@@ -18,13 +18,14 @@ from typing import Final, TypeVar
 from sendonce.config.binding import bind, bind_some, keys_of
 from sendonce.config.kinds import check_name
 from sendonce.config.problems import ConfigErrors, Place, Problems, did_you_mean
-from sendonce.config.settings import AccountSettings, AuditSettings, Settings
+from sendonce.config.settings import AccountSettings, AuditSettings, BounceSettings, Settings
 from sendonce.config.store_url import parse_store_url
 from sendonce.config.tables import (
     TABLES,
     AccountTable,
     ApiTable,
     AuditTable,
+    BouncesTable,
     CategoryTable,
     ChannelTable,
     ConsoleTable,
@@ -50,6 +51,7 @@ from sendonce.core.policy import CategoryPolicy, ChannelPolicy, Recipients
 from sendonce.core.retention import Keep
 from sendonce.core.retry import RetryPolicy
 from sendonce.core.routing import Route
+from sendonce.ports.secret import Secret
 
 FILE_NAME: Final = "sendonce.toml"
 CONFIG_VARIABLE: Final = "SENDONCE_CONFIG"
@@ -139,6 +141,7 @@ class _Reading:
         api = self._single("api", ApiTable)
         console = self._single("console", ConsoleTable)
         retention = self._single("retention", RetentionTable)
+        bounces = self._single("bounces", BouncesTable)
         audit = self._single("audit", AuditTable)
         log = self._single("log", LogTable)
         zones = self._zones()
@@ -166,6 +169,7 @@ class _Reading:
         assert console is not None
         assert retention is not None
         assert audit is not None
+        assert bounces is not None
         assert log is not None
         return Settings(
             path=self._top.file,
@@ -199,6 +203,18 @@ class _Reading:
                 checkpoint_file=audit.checkpoint_file,
                 checkpoint_command=audit.checkpoint_command,
                 checkpoint_every_s=audit.checkpoint_every_s,
+            ),
+            bounces=BounceSettings(
+                imap=bounces.imap,
+                security=bounces.security,
+                port=bounces.port,
+                username=bounces.username,
+                password=bounces.password or Secret(""),
+                ca_file=bounces.ca_file,
+                folder=bounces.folder,
+                done_folder=bounces.done_folder,
+                every_s=bounces.every_s,
+                timeout_s=bounces.timeout_s,
             ),
             log_level=log.level,
             log_format=log.format,

@@ -54,6 +54,22 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class BounceSettings:
+    """The mailbox that bounces come to. `imap` is its server; "": there is none."""
+
+    imap: str
+    security: str
+    port: int
+    username: str
+    password: Secret
+    ca_file: Path | None
+    folder: str
+    done_folder: str
+    every_s: float
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that `sendonce.toml` and the environment decided.
 
@@ -93,6 +109,7 @@ class Settings:
     console_session_s: float
     keep: Keep
     audit: AuditSettings
+    bounces: BounceSettings
     log_level: str
     log_format: str
 

@@ -351,6 +351,52 @@ class ConsoleTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BouncesTable:
+    """The mailbox that bounces and complaints come to ([bounces](opt-out.md#bounces-that-come-as-mail))."""
+
+    imap: str = setting(
+        "The IMAP server that has it; a process that schedules reads it. Not set: none is read.",
+        kind=kinds.LINE,
+        default="",
+    )
+    security: str = setting(
+        "`tls` from the first byte, `starttls`, or `none` for a server on this machine.",
+        kind=kinds.words(("tls", "starttls", "none")),
+        default="tls",
+    )
+    port: int = setting("0: 993 for `tls`, else 143.", kind=kinds.whole(0, 65_535), default=0)
+    username: str = setting("Name to log in with.", kind=kinds.LINE, default="")
+    password: Secret | None = setting("Its password.", kind=kinds.SECRET, default=None)
+    ca_file: Path | None = setting(
+        "PEM file of a private authority to trust besides.", kind=kinds.PATH, default=None
+    )
+    folder: str = setting("The folder to read.", kind=kinds.LINE, default="INBOX")
+    done_folder: str = setting(
+        "Where mail goes that was read. Not set: it stays, and gets a keyword, or the flag of mail that was "
+        "seen where the server takes no keywords.",
+        kind=kinds.LINE,
+        default="",
+    )
+    every_s: float = setting("How often it is looked into.", kind=kinds.duration(1.0, 86_400.0), default=60.0)
+    timeout_s: float = setting(
+        "How long the server may take for each step.", kind=kinds.duration(1.0, 600.0), default=20.0
+    )
+
+    def __post_init__(self) -> None:
+        written = (self.username, self.password, self.done_folder, self.ca_file)
+        if not self.imap and any(written):
+            raise InvalidInput(
+                'is missing: write the server, such as imap = "imap.example.com"', field="imap"
+            )
+        if self.imap and not (self.username and self.password):
+            missing = "password" if self.username else "username"
+            raise InvalidInput("must be written: a login needs a username and a password", field=missing)
+        for field, text in (("imap", self.imap), ("folder", self.folder), ("done_folder", self.done_folder)):
+            if not text.isascii():
+                raise InvalidInput(f"= {text!r} must be in ASCII", field=field)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionTable:
     """How long what is over is kept ([privacy](privacy.md)). What is open, in doubt or dead always is."""
 
@@ -461,6 +507,7 @@ TABLES: Final[Mapping[str, type]] = {
     "scheduler": SchedulerTable,
     "api": ApiTable,
     "console": ConsoleTable,
+    "bounces": BouncesTable,
     "retention": RetentionTable,
     "audit": AuditTable,
     "log": LogTable,

@@ -30,6 +30,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from sendonce.ports.returned_mail import MailboxUnavailable
 from sendonce.ports.secret import Secret
 from sendonce.providers.mail_report import BYTES_MAX
 from sendonce.runtime.sockets import tls_context
@@ -62,15 +63,6 @@ class ImapSettings:
     @property
     def port_used(self) -> int:
         return self.port or (993 if self.security is ImapSecurity.TLS else 143)
-
-
-class MailboxUnavailable(Exception):
-    """The mailbox cannot be read now. `why`: connect, timeout, certificate, tls, login, folder, done_folder,
-    protocol. Nothing of what a server said is in it."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
 
 
 class ImapMailbox:

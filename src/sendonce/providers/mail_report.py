@@ -40,12 +40,11 @@ from email import policy
 from email.message import Message
 from email.parser import BytesParser, Parser
 from email.utils import parsedate_to_datetime
-from enum import StrEnum
 from typing import Final
 
 from sendonce.core.mail_token import read_mail_token, tokens_in
 from sendonce.core.provider_event import EventKind, ProviderEvent
-from sendonce.core.value import value
+from sendonce.ports.returned_mail import Found, Reading
 from sendonce.providers.mime import RETURN_HEADER
 from sendonce.providers.smtp import speaks_of_the_address
 
@@ -55,25 +54,6 @@ PARTS_MAX: Final = 100
 DEPTH_MAX: Final = 8
 RECIPIENTS_MAX: Final = 20
 """We write to one; a list that it was may report for several."""
-
-
-class Found(StrEnum):
-    """What a mail is."""
-
-    REPORT = "report"  # a delivery status, a complaint: `events` say what
-    UNREADABLE = "unreadable"  # ours, and no report that can be read: an UNKNOWN for a person
-    AUTOMATIC = "automatic"  # out of office and the like: nothing follows
-    FOREIGN = "foreign"  # no token of ours: not believed, whatever it says
-    OVERSIZED = "oversized"  # not read
-
-
-@value
-class Reading:
-    """What one mail says. `why` is a short code for `UNREADABLE` and `OVERSIZED`, without any content."""
-
-    found: Found
-    events: tuple[ProviderEvent, ...] = ()
-    why: str = ""
 
 
 def read_mail(raw: bytes, *, secret: bytes, now: int) -> Reading:
