@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import secrets
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, assert_never
 
 from sendonce import telemetry
 from sendonce.checkpoints import exporter
-from sendonce.config import AccountSettings, Settings, StoreKind, StoreUrl, bind, did_you_mean
+from sendonce.config import AccountSettings, BrokerSettings, Settings, StoreKind, StoreUrl, bind, did_you_mean
 from sendonce.core import news
 from sendonce.core.delivery import Channel
 from sendonce.core.duration import write_duration
@@ -29,8 +31,10 @@ from sendonce.core.policy import Policy
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.held import Hold, hold_of
 from sendonce.pipeline.alarm import LOOK_S, Overdue, Stranded, overdue, overruled, sound, stranded
+from sendonce.pipeline.carrier import Carrier
 from sendonce.pipeline.collector import Collector
 from sendonce.pipeline.feed import Feed
+from sendonce.pipeline.hand_in import Together
 from sendonce.pipeline.handed_in import OutboxView, outbox
 from sendonce.pipeline.heartbeat import BEAT_AGAIN_S, Heartbeat, Name
 from sendonce.pipeline.leader import Leader
@@ -47,7 +51,7 @@ from sendonce.pipeline.zone_change import follow_zone_rules
 from sendonce.ports.clock import Clock
 from sendonce.ports.events import EventSource
 from sendonce.ports.provider import Provider
-from sendonce.ports.queue import Queue
+from sendonce.ports.queue import Queue, Transport
 from sendonce.ports.store import Store, Tx
 from sendonce.providers.console import ConsoleProvider, ConsoleSettings
 from sendonce.providers.file import FileProvider, FileSettings
@@ -115,6 +119,24 @@ PROVIDERS: Final = {
     "file": Adapter(FileSettings, FileProvider, connects=False),
 }
 """Every provider by the word that `provider =` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A transport: the module that has it, its settings and its class there, and the extra that it needs."""
+
+    module: str
+    settings: str
+    transport: str
+    extra: str = ""
+
+
+TRANSPORTS: Final = {
+    "rabbitmq": Broker("sendonce.queues.rabbitmq", "RabbitmqSettings", "RabbitmqTransport", "rabbitmq"),
+    "nats": Broker("sendonce.queues.nats", "NatsSettings", "NatsTransport", "nats"),
+    "sqs": Broker("sendonce.queues.sqs", "SqsSettings", "SqsTransport"),
+}
+"""Every transport by the word that `kind =` takes. Imported when it is named: who names none needs none."""
 
 RETENTION_LOOK_S: Final = 60.0
 RETENTION_LEASE_S: Final = 3 * RETENTION_LOOK_S
@@ -222,6 +244,11 @@ class App:
         )
 
     @cached_property
+    def together(self) -> Together:
+        """How small calls of many callers come in."""
+        return Together(self.store, self.policy, self.book)
+
+    @cached_property
     def feed(self) -> Feed:
         """What applications are told of their deliveries."""
         return Feed(self.store)
@@ -251,8 +278,31 @@ class App:
             self.policy,
             {name: self.provider(name) for name in names},
             WorkerSettings(self.process, role, socket.gethostname(), os.getpid(), stop_s),
+            carrier=self.carrier() if queues is None else None,
             queues=queues,
         )
+
+    def carrier(self) -> Carrier | None:
+        """What carries hints, made anew: it belongs to the loop that first uses it. None: the store's own
+        queue does. Raises `ConfigError` for a broker's own keys, or an extra that is missing."""
+        known = self.settings.transport
+        if not known.brokers:
+            return None
+        return Carrier(
+            self.transports(),
+            {name: account.channel for name, account in self.policy.accounts.items()},
+            configured=known.brokers[0].kind,
+            take_over_s=known.take_over_s,
+            chance=random.random,
+        )
+
+    def transports(self) -> dict[str, Transport]:
+        """The brokers of the configuration by kind, made anew, each with the queues of all accounts."""
+        made = {broker.kind: make_transport(broker) for broker in self.settings.transport.brokers}
+        for transport in made.values():
+            for name, account in self.policy.accounts.items():
+                transport.queue(name, account.channel)
+        return made
 
     def _seed(self, names: Sequence[str]) -> None:
         limits = {name: self.policy.accounts[name].limits for name in sorted(names)}
@@ -464,6 +514,21 @@ def make_event_source(account: AccountSettings) -> EventSource | None:
         return adapter.events(bind(adapter.settings, account.options, account.place))
     except InvalidInput as error:
         raise ConfigError(account.place.say(error.field, str(error))) from None
+
+
+def make_transport(broker: BrokerSettings) -> Transport:
+    """The adapter that a broker names, from its own keys. Nothing is opened yet. Raises `ConfigError`."""
+    named = TRANSPORTS[broker.kind]
+    try:
+        module = import_module(named.module)
+    except ImportError as error:
+        raise ConfigError(
+            f"[{broker.place.table}] kind = {broker.kind!r} needs the extra `{named.extra}` ({error}): "
+            f"pip install 'sendonce[{named.extra}]'"
+        ) from None
+    settings = bind(getattr(module, named.settings), broker.options, broker.place)
+    transport: Transport = getattr(module, named.transport)(settings)
+    return transport
 
 
 def _check_key(account: AccountSettings, promise: Promise) -> None:

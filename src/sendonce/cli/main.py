@@ -36,6 +36,7 @@ from sendonce.cli import (
     simulate,
     store,
     template,
+    transport,
     views,
 )
 from sendonce.cli import run as running
@@ -119,6 +120,7 @@ for part in (
     key,
     console,
     outbox,
+    transport,
     audit,
     store,
     sandbox,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sendonce.app import App
     from sendonce.config import AccountSettings, Settings
     from sendonce.core.policy import CategoryPolicy, Policy
+    from sendonce.ports.queue import Transport
     from sendonce.ports.store import Delivery
 
 CHECK_S: Final = 60.0
@@ -118,6 +119,7 @@ def check(shell: Shell) -> Exit:
         findings.append(Finding("store", "bad", f"held: {held}; see `sendonce db released --preview`"))
     findings.append(_seals(shell.app))
     findings += asyncio.run(_accounts(shell.app))
+    findings += asyncio.run(_transports(shell.app))
     lost = shell.read(lambda tx: stranded(tx, shell.policy))
     findings += [Finding(f"account {each.account}", "bad", str(each)) for each in lost]
     findings += [Finding(part, "note", text) for part, text in _odd(settings)]
@@ -163,6 +165,24 @@ async def _account(app: App, name: str) -> Finding:
     finally:
         await provider.close()
     return Finding(part, "ok", f"{said}; {promise}")
+
+
+async def _transports(app: App) -> list[Finding]:
+    """Each broker that is configured: reached, allowed, of the right kind."""
+    return list(await asyncio.gather(*(_transport(one) for one in app.transports().values())))
+
+
+async def _transport(transport: Transport) -> Finding:
+    part = f"transport {transport.kind}"
+    try:
+        async with asyncio.timeout(CHECK_S):
+            return Finding(part, "ok", await transport.check())
+    except ConfigError as error:
+        return Finding(part, "bad", str(error))
+    except TimeoutError:
+        return Finding(part, "bad", f"no answer within {CHECK_S:.0f} s: check url and firewall")
+    finally:
+        await transport.close()
 
 
 def _odd(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -23,12 +23,13 @@ as `AccountSettings.options`, and `bind` makes the adapter's own settings from t
 from sendonce.config.binding import bind, setting
 from sendonce.config.problems import ConfigErrors, Place, Problems, did_you_mean
 from sendonce.config.reading import find, load, parse, template_text
-from sendonce.config.settings import AccountSettings, Settings
+from sendonce.config.settings import AccountSettings, BrokerSettings, Settings
 from sendonce.config.store_url import StoreKind, StoreUrl, parse_store_url
 from sendonce.config.tables import document, documented_keys, documented_variables
 
 __all__ = [
     "AccountSettings",
+    "BrokerSettings",
     "ConfigErrors",
     "Place",
     "Problems",

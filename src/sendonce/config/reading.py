@@ -15,10 +15,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final, TypeVar
 
+from sendonce.config import kinds
 from sendonce.config.binding import bind, bind_some, keys_of
 from sendonce.config.kinds import check_name
 from sendonce.config.problems import ConfigErrors, Place, Problems, did_you_mean
-from sendonce.config.settings import AccountSettings, AuditSettings, BounceSettings, Settings
+from sendonce.config.settings import (
+    AccountSettings,
+    AuditSettings,
+    BounceSettings,
+    BrokerSettings,
+    Settings,
+    TransportSettings,
+)
 from sendonce.config.store_url import parse_store_url
 from sendonce.config.tables import (
     TABLES,
@@ -37,8 +45,10 @@ from sendonce.config.tables import (
     RetryTable,
     RouteTable,
     SchedulerTable,
+    StandbyTable,
     StoreTable,
     TenantTable,
+    TransportTable,
     WorkerTable,
 )
 from sendonce.core.delivery import Channel, check_id
@@ -56,6 +66,7 @@ from sendonce.ports.secret import Secret
 FILE_NAME: Final = "sendonce.toml"
 CONFIG_VARIABLE: Final = "SENDONCE_CONFIG"
 STORE_URL_DEFAULT: Final = "sqlite:///sendonce.db"
+BROKERS: Final = ("nats", "rabbitmq", "sqs")
 _CHANNELS: Final = tuple(str(channel) for channel in Channel)
 
 T = TypeVar("T")
@@ -144,6 +155,7 @@ class _Reading:
         bounces = self._single("bounces", BouncesTable)
         audit = self._single("audit", AuditTable)
         log = self._single("log", LogTable)
+        transport = self._transport()
         zones = self._zones()
         channels = self._channels()
         accounts = self._accounts()
@@ -216,6 +228,7 @@ class _Reading:
                 every_s=bounces.every_s,
                 timeout_s=bounces.timeout_s,
             ),
+            transport=transport,
             log_level=log.level,
             log_format=log.format,
         )
@@ -382,6 +395,30 @@ class _Reading:
                     '"https://reminders.example.com" under [api]',
                 )
 
+    def _transport(self) -> TransportSettings:
+        """The broker, where there is one, and its standby."""
+        table, place = self._document.get("transport"), self._top.at("transport")
+        if table is None:
+            return TransportSettings()
+        if not isinstance(table, Mapping):
+            self._note(place, "", "must be a table: write its heading and its keys below")
+            return TransportSettings()
+        brokers: list[BrokerSettings] = []
+        take_over_s = TransportSettings().take_over_s
+        with self._problems.noted(place):
+            own = {key: value for key, value in table.items() if key != "standby"}
+            first, options = bind_some(TransportTable, own, place)
+            take_over_s = first.take_over_s
+            brokers.append(_broker(first.kind, options, place, (*_keys(TransportTable), "standby")))
+        if "standby" in table:
+            beside = self._top.at("transport.standby")
+            with self._problems.noted(beside):
+                standby, options = bind_some(StandbyTable, kinds.check_table(table["standby"]), beside)
+                brokers.append(_broker(standby.kind, options, beside, _keys(StandbyTable)))
+                if len({broker.kind for broker in brokers}) < len(brokers):
+                    self._note(beside, "kind", f"= {standby.kind!r} is that of [transport] too: name another")
+        return TransportSettings(tuple(brokers), take_over_s)
+
     # Tables as written
 
     def _check_headings(self) -> None:
@@ -500,6 +537,17 @@ def _account(
         options=types.MappingProxyType({key: _frozen(value) for key, value in options.items()}),
         place=Place(place.file, place.table, place.environ, _ACCOUNT_KEYS),
     )
+
+
+def _broker(kind: str, options: Mapping[str, object], place: Place, known: tuple[str, ...]) -> BrokerSettings:
+    if kind not in BROKERS:
+        raise ConfigErrors([place.say("kind", f"= {kind!r} is no broker: {did_you_mean(kind, BROKERS)}")])
+    frozen = types.MappingProxyType({key: _frozen(value) for key, value in options.items()})
+    return BrokerSettings(kind, frozen, Place(place.file, place.table, place.environ, known))
+
+
+def _keys(table: type) -> tuple[str, ...]:
+    return tuple(key.name for key in keys_of(table))
 
 
 _ACCOUNT_KEYS: Final = (*(key.name for key in keys_of(AccountTable)), "retry")

@@ -54,6 +54,26 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """A broker that may carry hints. `options`: its own keys, unread, as an account's are."""
+
+    kind: str
+    options: Mapping[str, object] = field(repr=False)  # a password in the wrong place is not shown either
+    place: Place = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSettings:
+    """Which brokers a process knows, the first being the one that is configured; none: the store's own queue.
+
+    take_over_s  how long it may be away before workers claim from the store's own queue
+    """
+
+    brokers: tuple[BrokerSettings, ...] = ()
+    take_over_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
 class BounceSettings:
     """The mailbox that bounces come to. `imap` is its server; "": there is none."""
 
@@ -78,9 +98,8 @@ class Settings:
     routes         in order; the accounts named under [channel.*] come last
     pass_every_s   how often the built-in timer starts a pass
     api_listen     where `up` serves the HTTP API, as written; "": nowhere
-    public_url     where it is reached from outside, without a "/" at its end; "": not said
-
     console_users  the file of those who sign in by name and password; None: only keys open the console
+    public_url     where it is reached from outside, without a "/" at its end; "": not said
 
     The other fields mean what they mean in `core.policy.Policy`.
     """
@@ -110,6 +129,7 @@ class Settings:
     keep: Keep
     audit: AuditSettings
     bounces: BounceSettings
+    transport: TransportSettings
     log_level: str
     log_format: str
 
@@ -133,6 +153,7 @@ class Settings:
             grace_s=self.grace_s,
             late_ok_s=self.late_ok_s,
             public_url=self.public_url,
+            hints=bool(self.transport.brokers),
         )
 
 

@@ -476,6 +476,33 @@ class AuditTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransportTable:
+    """A broker that carries hints ([transports](transports.md)), with its own keys. Few need one."""
+
+    kind: str = setting(
+        "Which adapter speaks to it: `rabbitmq`, `nats` or `sqs`.",
+        kind=kinds.NAME,
+        missing='write which broker it is: kind = "rabbitmq", "nats" or "sqs"; or remove the table',
+    )
+    take_over_s: float = setting(
+        "How long the broker may be away before workers claim from the store's own queue.",
+        kind=kinds.duration(0.0, 3_600.0),
+        default=10.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandbyTable:
+    """Another broker that processes know, for `sendonce transport switch`; with its own keys."""
+
+    kind: str = setting(
+        "Which adapter speaks to it; another kind than the first.",
+        kind=kinds.NAME,
+        missing='write which broker it is: kind = "rabbitmq", "nats" or "sqs"',
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogTable:
     """What is told on stderr, without personal data."""
 
@@ -510,6 +537,8 @@ TABLES: Final[Mapping[str, type]] = {
     "bounces": BouncesTable,
     "retention": RetentionTable,
     "audit": AuditTable,
+    "transport": TransportTable,
+    "transport.standby": StandbyTable,
     "log": LogTable,
 }
 """By heading; "*" is a name of the writer's own."""

@@ -152,8 +152,8 @@ class Worker:
             loop.poller = poller
         self._running: list[asyncio.Task[None]] = []
         channels = ",".join(sorted({loop.account.channel.value for loop in self._accounts}))
-        name = Name(settings.process, settings.role, settings.host, settings.pid, channels)
-        self.heart: Final = Heartbeat(store, name, lease_s=policy.lease_s)
+        called = Name(settings.process, settings.role, settings.host, settings.pid, channels)
+        self.heart: Final = Heartbeat(store, called, lease_s=policy.lease_s)
         self._beating = self._poller("heartbeat", self._beat, again_max_s=BEAT_AGAIN_S)
         self._beside = [
             self._beating,
@@ -169,8 +169,10 @@ class Worker:
             self._beside.append(relaying)
             self._beside.append(self._poller("sweep", self._sweep))
             self._beside.append(self._poller("transport", self._follow))
-            for loop in self._accounts:
-                self._hears[news.queued(loop.name)] = partial(_each, (relaying.wake, loop.more))
+            # Whoever relays does it for all accounts, and not only for those that it works for.
+            for name in policy.accounts:
+                more = [loop.more for loop in self._accounts if loop.name == name]
+                self._hears[news.queued(name)] = partial(_each, (relaying.wake, *more))
 
     @property
     def idle_s(self) -> float:
@@ -433,9 +435,8 @@ class Worker:
             for loop in self._accounts:
                 await loop.change_hands()
         if self._relays_until and self._refilled != carrier.in_force:
-            if carrier.queues:
-                for loop in self._accounts:
-                    await _done(self._store.write(partial(_refill, loop.name)))
+            for name in carrier.queues:
+                await _done(self._store.write(partial(_refill, name)))
             self._refilled = carrier.in_force
         await carrier.let_go(set(self._came_from.values()))
         with suppress(QueueUnavailable):  # told, and asked again in a while
