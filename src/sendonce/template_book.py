@@ -71,6 +71,10 @@ class TemplateBook:
         found = self._kept.get((tenant, name, version)) if version else self._newest.get((tenant, name))
         return found or self._open(tenant, name, version, load or self._default_load)
 
+    def has(self, tenant: str, name: str, version: int = 0) -> bool:
+        """Whether `get` finds it here, without asking the store."""
+        return (tenant, name, version) in self._kept if version else (tenant, name) in self._newest
+
     def refresh(self) -> None:
         """Forget which versions are the newest."""
         self._newest.clear()

@@ -68,7 +68,7 @@ def once(request: Request, caller: Caller, work: Callable[[], Done]) -> Response
     """
     name = _name(request.headers.getlist(HEADER))
     if not name:
-        return _response(work())
+        return response_of(work())
     fingerprint = _fingerprint(request)
     begun = _Begun(caller, name, fingerprint)
     earlier = begun.begin()
@@ -80,7 +80,7 @@ def once(request: Request, caller: Caller, work: Callable[[], Done]) -> Response
         begun.drop()
         raise
     begun.finish(done)
-    return _response(done)
+    return response_of(done)
 
 
 class _Begun:
@@ -145,10 +145,11 @@ def _again(earlier: Answered, fingerprint: str) -> Response:
     if not earlier.status:
         raise Problem("in_flight", "ask again in a moment", retry_after_s=1)
     body = zlib.decompress(base64.b85decode(earlier.answer))
-    return _response(Done(body, earlier.status), {REPLAYED: "true"})
+    return response_of(Done(body, earlier.status), {REPLAYED: "true"})
 
 
-def _response(done: Done, headers: dict[str, str] | None = None) -> Response:
+def response_of(done: Done, headers: dict[str, str] | None = None) -> Response:
+    """An answer that nobody need be able to ask for again."""
     return Response(done.body, done.status, headers, "application/json")
 
 

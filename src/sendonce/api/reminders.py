@@ -7,15 +7,17 @@ document.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from typing import Annotated, Any, Final
 
 from fastapi import Header, Path, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 
 from sendonce.address import masked
-from sendonce.api.idempotency import NOT_KEPT, Done, once, said
+from sendonce.api.idempotency import HEADER, NOT_KEPT, Done, once, response_of, said
 from sendonce.api.problems import Problem
 from sendonce.api.program import BODY, Caller, MayCancel, MayRead, MaySchedule
 from sendonce.api.reading import parsed
@@ -25,13 +27,15 @@ from sendonce.core.access import Scope
 from sendonce.core.errors import InvalidInput
 from sendonce.core.lifecycle import State
 from sendonce.pipeline.cancel import By, Cancellation, cancel, selected
-from sendonce.pipeline.hand_in import Result, edit, hand_in, reminders_of
-from sendonce.pipeline.intake import Verdict
+from sendonce.pipeline.hand_in import HandedIn, Result, edit, hand_in, reminders_of
+from sendonce.pipeline.intake import UNIT_MAX, Verdict
 from sendonce.ports.store import Delivery, Reminder
 from sendonce.withdrawal import Answer
 
 REMINDERS_MAX: Final = 10_000
 """In one call."""
+SMALL_BYTES: Final = 4 * 1024
+"""So much is checked within a millisecond or two."""
 
 resource = Resource("reminders", "Reminders: in, in bulk; read, changed, taken back.")
 
@@ -166,27 +170,55 @@ DOCUMENTED: Final = (RemindersAsked, ReminderChanged)
 
 
 @resource.post("/reminders", Scope.SCHEDULE, response_model=RemindersSaid, extra=_BULK)
-def hand_in_reminders(request: Request, caller: MaySchedule) -> Response:
+async def hand_in_reminders(request: Request, caller: MaySchedule) -> Response:
     """Take in up to 10,000 reminders, each with an answer of its own.
 
     The same reminder with the same content again changes nothing. What is answered is durable.
     """
-    return once(request, caller, lambda: _hand_in(request.scope[BODY], caller))
+    body: bytes = request.scope[BODY]
+    if len(body) <= SMALL_BYTES and HEADER not in request.headers:
+        done = await _at_once(body, caller)
+        if done is not None:
+            return response_of(done)
+    return await run_in_threadpool(once, request, caller, lambda: _hand_in(body, caller))
+
+
+async def _at_once(body: bytes, caller: Caller) -> Done | None:
+    """Little enough to be checked on the loop, which costs less than to change threads; None where the store
+    must be asked for something before."""
+    reminders, update = _bulk(parsed(body))
+    taking = caller.program.app.together.take(
+        reminders, tenant=caller.tenant, actor=caller.actor, update=update, at_once=True
+    )
+    if taking is None:
+        return None
+    for handed_over in taking.hand_over():
+        await asyncio.wrap_future(handed_over)
+    return _done(taking.finish())
 
 
 def _hand_in(body: bytes, caller: Caller) -> Done:
     reminders, update = _bulk(parsed(body))
     app = caller.program.app
-    done = hand_in(
-        caller.store,
-        app.book,
-        caller.policy,
-        reminders,
-        tenant=caller.tenant,
-        actor=caller.actor,
-        update=update,
-        bound=True,
+    if len(reminders) <= UNIT_MAX:
+        taking = app.together.take(reminders, tenant=caller.tenant, actor=caller.actor, update=update)
+        assert taking is not None
+        return _done(taking.finish())
+    return _done(
+        hand_in(
+            caller.store,
+            app.book,
+            caller.policy,
+            reminders,
+            tenant=caller.tenant,
+            actor=caller.actor,
+            update=update,
+            bound=True,
+        )
     )
+
+
+def _done(done: HandedIn) -> Done:
     counts = Counter(result.verdict.value for result in done.results)
     results = [_result(result) for result in done.results]
     kept = b""

@@ -144,6 +144,7 @@ def add_template(request: Request, asked: TemplateAsked, caller: MaySchedule) ->
         added = templates.add_sources(
             caller.store, asked.name, sources, actor=caller.actor, tenant=caller.tenant
         )
+        caller.program.app.book.refresh()  # whoever asks next means this one
         return said(
             TemplateAdded(
                 name=added.name, version=added.version, new=added.new, channels=list(added.channels)

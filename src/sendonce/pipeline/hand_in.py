@@ -5,16 +5,18 @@ changes nothing, since the same reminder with the same content is `unchanged`. `
 of one that is known, as long as nothing of it may have been sent; the rest of it stays as it was.
 
 Units are handed to the store while the next ones are prepared, a few ahead and no more, so that neither waits
-for the other.
+for the other. Small calls of many callers go in together (`Together`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby, islice
+from threading import Lock
 from typing import Final
 
 from sendonce.asking import FIELD_OF, asked_again, asked_of_mapping, fields_of_mapping
@@ -31,6 +33,7 @@ from sendonce.template_book import TemplateBook
 
 AHEAD: Final = 8
 """Units that may wait for the store."""
+LOOK_US: Final = 1_000_000
 TRIES: Final = 3
 DELIVERIES_MAX: Final = 200
 KEPT: Final = frozenset({"reminder", "customer", "tenant", "plan", "date"})
@@ -95,48 +98,59 @@ def hand_in(
     """
     book.refresh()
     now = store.read(lambda tx: tx.now)
-    taking = _Taking(store, policy, actor, Mode.UPDATE if update else Mode.NEW)
+    mode = Mode.UPDATE if update else Mode.NEW
+    taking = Taking(
+        lambda prepared: store.write(lambda tx: admit(tx, prepared, policy=policy, actor=actor, mode=mode))
+    )
     for index, given in enumerate(reminders):
         try:
-            asked = _asked(given, tenant, bound=bound)
+            asked = asked_of(given, tenant, bound=bound)
             prepared = prepare(asked, policy, book, secret=store.secret, now=now)
         except InvalidInput as error:
-            taking.results.append(_invalid(index, given, error))
-            continue
-        taking.add(index, prepared)
-    taking.finish()
-    return HandedIn(sorted(taking.results, key=lambda result: result.index), taking.latest)
+            taking.refuse(index, given, error)
+        else:
+            taking.add(index, prepared)
+    return taking.finish()
 
 
 _Line = tuple[int, Prepared]
+_HandOver = Callable[[Sequence[Prepared]], Future[list[Admitted]]]
 
 
-class _Taking:
-    """Units on their way into the store, in order."""
+class Taking:
+    """Reminders on their way into the store, in order: each that is given is added, or refused."""
 
-    def __init__(self, store: Store, policy: Policy, actor: str, mode: Mode) -> None:
-        self._store = store
-        self._admit = partial(admit, policy=policy, actor=actor, mode=mode)
+    def __init__(self, hand_over: _HandOver) -> None:
+        self._hand_over_to = hand_over
         self._unit: list[_Line] = []
         self._waiting: deque[tuple[list[_Line], Future[list[Admitted]]]] = deque()
-        self.results: list[Result] = []
-        self.latest = 0
+        self._results: list[Result] = []
+        self._latest = 0
 
     def add(self, index: int, prepared: Sequence[Prepared]) -> None:
         self._unit += [(index, one) for one in prepared]
         if len(self._unit) >= UNIT_MAX:
             self._hand_over()
 
-    def finish(self) -> None:
+    def refuse(self, index: int, given: object, error: InvalidInput) -> None:
+        self._results.append(_invalid(index, given, error))
+
+    def hand_over(self) -> list[Future[list[Admitted]]]:
+        """Hand over what is left, and what is waited for. Where that is done, `finish` does not wait."""
         if self._unit:
             self._hand_over()
+        return [done for _, done in self._waiting]
+
+    def finish(self) -> HandedIn:
+        """All results. Waits; raises what the store raises."""
+        self.hand_over()
         while self._waiting:
             self._take_answers()
+        return HandedIn(sorted(self._results, key=lambda result: result.index), self._latest)
 
     def _hand_over(self) -> None:
         unit, self._unit = self._unit, []
-        prepared = [one for _, one in unit]
-        self._waiting.append((unit, self._store.write(lambda tx: self._admit(tx, prepared))))
+        self._waiting.append((unit, self._hand_over_to([one for _, one in unit])))
         if len(self._waiting) > AHEAD:
             self._take_answers()
 
@@ -144,9 +158,144 @@ class _Taking:
         unit, done = self._waiting.popleft()
         for (index, one), answer in zip(unit, done.result(), strict=True):
             result = _result(index, one, answer)
-            self.results.append(result)
+            self._results.append(result)
             if result.ok:
-                self.latest = max(self.latest, one.reminder.expires_at)
+                self._latest = max(self._latest, one.reminder.expires_at)
+
+
+class Together:
+    """Small calls of many callers, in shared units. Safe to share between threads.
+
+    What comes while a unit waits for the store goes into that unit, up to `UNIT_MAX` reminders: under load
+    each statement serves several callers, and alone nobody waits for anybody. Where a unit fails as a whole,
+    each call of it is tried by itself, so that none has another's fault.
+
+    The time of the store, and which templates are the newest, are asked for once in `LOOK_US`.
+    """
+
+    def __init__(self, store: Store, policy: Policy, book: TemplateBook) -> None:
+        self._store = store
+        self._policy = policy
+        self._book = book
+        self._lock = Lock()
+        self._open = _Batch()
+        self._open.closed = True
+        self._ahead = 0  # of the calendar before the steady clock
+        self._looked_at: int | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether `now` asks nobody."""
+        return self._looked_at is not None and self._store.steady() - self._looked_at < LOOK_US
+
+    def now(self) -> int:
+        """The store's calendar. May ask the store, and raises `StoreError` then."""
+        if not self.is_fresh:
+            self._ahead = self._store.read(lambda tx: tx.now - tx.steady)
+            self._book.refresh()
+            self._looked_at = self._store.steady()
+        return self._store.steady() + self._ahead
+
+    def take(
+        self,
+        reminders: Sequence[object],
+        *,
+        tenant: str,
+        actor: str,
+        update: bool = False,
+        at_once: bool = False,
+    ) -> Taking | None:
+        """As `hand_in`, for one who is `bound` to the tenant; `finish` what is returned.
+
+        `at_once`: ask the store for nothing before; None where it would have to be asked.
+        """
+        if at_once and not self.is_fresh:
+            return None
+        now, mode = self.now(), Mode.UPDATE if update else Mode.NEW
+        ready: list[tuple[int, list[Prepared]]] = []
+        taking = Taking(partial(self._admitted, actor, mode))
+        for index, given in enumerate(reminders):
+            try:
+                asked = asked_of(given, tenant, bound=True)
+                if at_once and not self._book.has(asked.tenant, asked.template, asked.template_version):
+                    return None
+                prepared = prepare(asked, self._policy, self._book, secret=self._store.secret, now=now)
+            except InvalidInput as error:
+                taking.refuse(index, given, error)
+            else:
+                ready.append((index, prepared))
+        for index, prepared in ready:
+            taking.add(index, prepared)
+        return taking
+
+    def _admitted(self, actor: str, mode: Mode, prepared: Sequence[Prepared]) -> Future[list[Admitted]]:
+        call = _Call(actor, mode, prepared, Future())
+        call.done.set_running_or_notify_cancel()  # who goes away takes nothing back
+        with self._lock:
+            batch, is_new = self._open, False
+            if batch.closed or batch.size + len(prepared) > UNIT_MAX:
+                batch = self._open = _Batch()
+                is_new = True
+            batch.calls.append(call)
+            batch.size += len(prepared)
+        if is_new:
+            self._store.write(partial(self._unit, batch)).add_done_callback(partial(self._answer, batch))
+        return call.done
+
+    def _unit(self, batch: _Batch, tx: Tx) -> list[list[Admitted]]:
+        with self._lock:
+            batch.closed = True
+        answers: list[list[Admitted]] = []
+        for (actor, mode), calls in groupby(batch.calls, key=lambda call: (call.actor, call.mode)):
+            of_it = list(calls)
+            every = [one for call in of_it for one in call.prepared]
+            results = iter(admit(tx, every, policy=self._policy, actor=actor, mode=mode))
+            answers += [list(islice(results, len(call.prepared))) for call in of_it]
+        return answers
+
+    def _answer(self, batch: _Batch, done: Future[list[list[Admitted]]]) -> None:
+        with self._lock:
+            batch.closed = True
+        error = done.exception()
+        if error is None:
+            for call, answer in zip(batch.calls, done.result(), strict=True):
+                call.done.set_result(answer)
+            return
+        for call in batch.calls:
+            if len(batch.calls) == 1:
+                call.done.set_exception(error)
+            else:
+                self._alone(call)
+
+    def _alone(self, call: _Call) -> None:
+        def unit(tx: Tx) -> list[Admitted]:
+            return admit(tx, call.prepared, policy=self._policy, actor=call.actor, mode=call.mode)
+
+        self._store.write(unit).add_done_callback(partial(_pass_on, call.done))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    actor: str
+    mode: Mode
+    prepared: Sequence[Prepared]
+    done: Future[list[Admitted]]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Calls that go into one unit; `closed` once it has begun."""
+
+    calls: list[_Call] = field(default_factory=list)
+    size: int = 0
+    closed: bool = False
+
+
+def _pass_on(to: Future[list[Admitted]], done: Future[list[Admitted]]) -> None:
+    if error := done.exception():
+        to.set_exception(error)
+    else:
+        to.set_result(done.result())
 
 
 def edit(
@@ -216,7 +365,8 @@ def reminders_of(
     return [(one, [each for each in chosen if each.reminder_id == id_]) for id_, one in reminders.items()]
 
 
-def _asked(given: object, tenant: str, *, bound: bool) -> Asked:
+def asked_of(given: object, tenant: str, *, bound: bool) -> Asked:
+    """What is asked for, of whatever was given. Raises `InvalidInput`."""
     if isinstance(given, Asked):
         asked = given
     elif isinstance(given, Mapping):
