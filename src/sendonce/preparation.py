@@ -36,6 +36,7 @@ from sendonce.core.errors import InvalidInput
 from sendonce.core.plan import PlannedStep, expand
 from sendonce.core.policy import Policy
 from sendonce.core.reminder import AUTOMATIC, PRIORITY_MAX, Asked
+from sendonce.core.unsubscribe import Unsubscription, unsubscribe_url
 from sendonce.ports.store import Reminder
 from sendonce.template_book import TemplateBook, variables
 
@@ -197,6 +198,13 @@ def _prepared(
     compared: list[str] = []
     for channel, address in channels.items():
         key = Identity(reminder, customer, channel).key
+        form = comparison_form(channel, address)
+        tag = address_tag(world.secret, tenant, channel, form)
+        unsubscribe = ""
+        known = policy.categories.get(category)
+        if channel is Channel.EMAIL and known is not None and known.unsubscribe:
+            what = Unsubscription(tenant, tag, category)
+            unsubscribe = unsubscribe_url(policy.public_url, world.secret, what)
         template.part(channel).render(
             variables(
                 asked.data,
@@ -206,13 +214,13 @@ def _prepared(
                 delivery_key=key,
                 due_local=due.local,
                 timezone=due.zone or policy.zone(tenant),
+                unsubscribe=unsubscribe,
             )
         )
-        form = comparison_form(channel, address)
         expires_at = _expires_at(asked.expires, due, policy, channel, category, tenant, now)
         recipients[channel.value] = recipient = _recipient(asked, channel, address, expires_at)
         compared += (channel.value, form, recipient.get("sender", ""), recipient.get("reply_to", ""))
-        targets.append(Target(channel, key, address_tag(world.secret, tenant, channel, form), expires_at))
+        targets.append(Target(channel, key, tag, expires_at))
     data = _canonical(asked.data)
     latest = max(target.expires_at for target in targets)
     return Prepared(

@@ -144,13 +144,16 @@ def variables(
     delivery_key: str,
     due_local: str,
     timezone: str,
+    unsubscribe: str = "",
 ) -> dict[str, object]:
     """All that a template can read: the reminder's data, and what every delivery has.
 
-    `due_local` is ISO 8601 wall time, so `{{ due_local | date("%A") }}` works.
+    `due_local` is ISO 8601 wall time, so `{{ due_local | date("%A") }}` works. `unsubscribe_url` is there
+    where the category has one, so that no mail shows a link to nowhere.
     """
     return {
         **data,
+        **({"unsubscribe_url": unsubscribe} if unsubscribe else {}),
         "reminder": reminder,
         "customer": customer,
         "channel": channel.value,

@@ -66,6 +66,19 @@ def test_mail_that_nobody_subscribed_to_and_text_messages_carry_no_link() -> Non
         assert not isinstance(content, EmailContent) or (content.unsubscribe, content.headers) == ("", ())
 
 
+def test_a_template_can_show_the_link_where_there_is_one_and_only_there() -> None:
+    world = World(policy=news(policy_of(account_of("N"), account_of("N", name="other"))))
+    world.template("l", Channel.EMAIL, "No more: {{ unsubscribe_url }}", subject="Hello")
+    world.schedule("r-1", template="l")
+    nowhere = world.schedule("r-2", template="l", account="other")
+    world.pass_()
+    (claim,) = world.claim(MAIL)
+    content = claim.message.content
+    assert isinstance(content, EmailContent)
+    assert content.text.strip() == f"No more: {content.unsubscribe}"
+    assert world.row(nowhere).course.reason == "bad_content:missing_variable"
+
+
 def test_a_link_that_would_not_fit_into_a_header_sends_nothing() -> None:
     world = World(policy=news())
     tenant = "\U0001f600" * 200

@@ -180,6 +180,13 @@ def test_the_book_is_bounded() -> None:
 
 def test_the_automatic_variables_are_those_that_are_declared() -> None:
     names = variables(
-        {}, reminder="r", customer="c", channel=Channel.SMS, delivery_key="k", due_local="d", timezone="z"
+        {},
+        reminder="r",
+        customer="c",
+        channel=Channel.SMS,
+        delivery_key="k",
+        due_local="d",
+        timezone="z",
+        unsubscribe="https://u",
     )
     assert set(names) == set(AUTOMATIC)

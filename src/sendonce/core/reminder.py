@@ -15,7 +15,9 @@ from sendonce.core.errors import InvalidInput
 DEFAULT_TENANT: Final = "default"
 PRIORITY_MAX: Final = 9
 
-AUTOMATIC: Final = ("reminder", "customer", "channel", "delivery_key", "due_local", "timezone")
+AUTOMATIC: Final = (
+    "reminder", "customer", "channel", "delivery_key", "due_local", "timezone", "unsubscribe_url",
+)  # fmt: skip
 """Variables that every template has without anybody giving them."""
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {

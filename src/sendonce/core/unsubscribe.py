@@ -15,9 +15,11 @@ import binascii
 import hmac
 from typing import Final
 
+from sendonce.core.errors import InvalidInput
 from sendonce.core.value import value
 
 TOKEN_LENGTH_MAX: Final = 1_400
+URL_LENGTH_MAX: Final = 900
 _TAG_BYTES: Final = 16
 _ADDRESS_BYTES: Final = 16
 
@@ -35,6 +37,21 @@ def unsubscribe_token(secret: bytes, what: Unsubscription) -> str:
     """The same for the same address, tenant and category, always."""
     body = bytes.fromhex(what.address_tag) + f"{what.category}\0{what.tenant}".encode()
     return _written(_tag(secret, body) + body)
+
+
+def unsubscribe_url(public_url: str, secret: bytes, what: Unsubscription) -> str:
+    """The address of one click, as it stands in a header of mail.
+
+    Raises `InvalidInput` for a tenant whose name would make it longer than a line may be (RFC 5322, 2.1.1).
+    """
+    url = f"{public_url}/unsubscribe/{unsubscribe_token(secret, what)}"
+    if len(url) > URL_LENGTH_MAX:
+        raise InvalidInput(
+            f"the name of tenant {what.tenant!r:.80} is too long for an unsubscription link: shorten it",
+            field="tenant",
+            code="unsubscribe_url",
+        )
+    return url
 
 
 def read_unsubscribe_token(secret: bytes, token: str) -> Unsubscription | None:

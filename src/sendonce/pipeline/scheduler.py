@@ -36,7 +36,7 @@ from sendonce.core.pacing import GateLimits
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.routing import account_for
 from sendonce.core.segments import count as count_parts
-from sendonce.core.unsubscribe import Unsubscription, unsubscribe_token
+from sendonce.core.unsubscribe import Unsubscription, unsubscribe_url
 from sendonce.moves import move_on
 from sendonce.pipeline.catch_up import CatchUp
 from sendonce.pipeline.reach import PAUSE_LOOK_US, Pauses, active_pauses, may_reach, pause_of
@@ -55,8 +55,6 @@ TIMER: Final = "timer"
 MARK_STALE_US: Final = 10 * pacing.SECOND
 """How old the mark may grow while nothing falls due."""
 TAG_UNIT: Final = 1_000_000
-UNSUBSCRIBE_URL_MAX: Final = 900
-"""What fits into a line of a header (RFC 5322, 2.1.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +322,7 @@ class Scheduler:
         tx: Tx,
     ) -> _Go:
         compiled = self._book.get(row.tenant, reminder.template, reminder.template_version, load=from_tx(tx))
+        unsubscribe = self._unsubscribe_url(row)
         rendered = compiled.part(row.channel).render(
             variables(
                 json.loads(reminder.data),
@@ -333,12 +332,13 @@ class Scheduler:
                 delivery_key=row.key,
                 due_local=reminder.due_local,
                 timezone=reminder.zone or self._policy.zone(row.tenant),
+                unsubscribe=unsubscribe,
             )
         )
         recipient["to"].encode()  # raises for a lone surrogate, which no store can keep
         payload = payload_of(row.channel, rendered, recipient, account) | {SALT: self._salt()}
-        if row.channel is Channel.EMAIL and self._policy.category(row.category).unsubscribe:
-            payload["unsubscribe"] = self._unsubscribe_url(row)
+        if unsubscribe:
+            payload["unsubscribe"] = unsubscribe
         digest = content_hash(payload)
         cost = count_parts(rendered.text).parts if row.channel is Channel.SMS else 1
         if not pacing.fits_ever(tags.limits(account), cost):
@@ -371,14 +371,10 @@ class Scheduler:
 
     def _unsubscribe_url(self, row: Delivery) -> str:
         """Frozen with the content: a retry sends the same bytes, whatever the configuration says by then."""
+        if row.channel is not Channel.EMAIL or not self._policy.category(row.category).unsubscribe:
+            return ""
         what = Unsubscription(row.tenant, row.address_tag, row.category)
-        url = f"{self._policy.public_url}/unsubscribe/{unsubscribe_token(self._store.secret, what)}"
-        if len(url) > UNSUBSCRIBE_URL_MAX:
-            raise InvalidInput(
-                f"the name of tenant {row.tenant!r:.80} is too long for an unsubscription link: shorten it",
-                code="unsubscribe_url",
-            )
-        return url
+        return unsubscribe_url(self._policy.public_url, self._store.secret, what)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from sendonce.render import (
 from sendonce.template_book import compiled_of, from_store, variables
 
 PREVIEW_DUE: Final = "2026-12-01T09:00:00"
+PREVIEW_UNSUBSCRIBE: Final = "https://example.com/unsubscribe/TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,7 @@ def preview(
                 delivery_key=Identity(reminder, customer, channel).key,
                 due_local=due_local,
                 timezone=timezone,
+                unsubscribe=PREVIEW_UNSUBSCRIBE if channel is Channel.EMAIL else "",
             )
         )
         segments = count_segments(rendered.text) if channel is Channel.SMS else None
