@@ -15,9 +15,12 @@ was uncertain. Others, such as "dropped" or "rejected", prove nothing of the kin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
+from sendonce.core.consent import Kind
+from sendonce.core.delivery import Channel
 from sendonce.core.value import value
 
 
@@ -81,3 +84,81 @@ class ProviderEvent:
     occurred_at: int | None = None
     code: str = ""
     text: str = ""
+
+
+# What stands for a delivery
+
+ON_THE_WAY: Final = (EventKind.ACCEPTED, EventKind.SENT, EventKind.DEFERRED, EventKind.BOUNCED_SOFT)
+AT_THE_END: Final = (
+    EventKind.SUPPRESSED,
+    EventKind.REJECTED,
+    EventKind.EXPIRED,
+    EventKind.UNDELIVERED,
+    EventKind.DELIVERED,
+    EventKind.BOUNCED_HARD,
+)
+"""In order of rank: what proves more stands. "Delivered" beats those that say that nothing arrived, since only
+the far side can have said it; a hard bounce beats "delivered", since the far side may change its mind."""
+BESIDE: Final = (EventKind.COMPLAINED, EventKind.OPTED_OUT, EventKind.OPTED_IN, EventKind.REPLIED)
+
+RANKS: Final = {kind: rank for rank, kind in enumerate((*ON_THE_WAY, *AT_THE_END), start=1)}
+"""A kind without a rank stands for nothing: it is told beside, or the provider itself does not know."""
+
+
+@value
+class Fact:
+    """One kind of thing that was said of a delivery. `at` in microseconds UTC, by the provider where it says
+    so, else when we were told; `code` the provider's word."""
+
+    kind: EventKind
+    at: int
+    code: str = ""
+
+
+Facets = tuple[Fact, ...]
+"""What was said of a delivery: each kind once, in order of kind."""
+
+
+def fold(facets: Facets, *facts: Fact) -> Facets:
+    """What was said, with these besides. Of one kind, said again, the earliest counts: so it does not matter
+    in which order they come, nor how often."""
+    kept = {fact.kind: fact for fact in facets}
+    for fact in facts:
+        known = kept.get(fact.kind)
+        if known is None or (fact.at, fact.code) < (known.at, known.code):
+            kept[fact.kind] = fact
+    return tuple(kept[kind] for kind in sorted(kept))
+
+
+def stands(facets: Iterable[Fact]) -> Fact | None:
+    """The one that stands for the delivery, by rank; None where nothing was said that could."""
+    ranked = [fact for fact in facets if fact.kind in RANKS]
+    return max(ranked, key=lambda fact: RANKS[fact.kind], default=None)
+
+
+# What follows for the address
+
+
+def consent_of(kind: EventKind, channel: Channel) -> Kind | None:
+    """The record about the address that follows from an event; None: none does.
+
+    On SMS a provider's own list holds those who replied STOP, and they may come back by an opt-in; a mail
+    address on such a list does not exist, or complained.
+    """
+    match kind:
+        case EventKind.BOUNCED_HARD | EventKind.COMPLAINED:
+            return Kind.SUPPRESSED
+        case EventKind.SUPPRESSED:
+            return Kind.OPT_OUT if channel is Channel.SMS else Kind.SUPPRESSED
+        case EventKind.OPTED_OUT:
+            return Kind.OPT_OUT
+        case EventKind.OPTED_IN:
+            return Kind.OPT_IN
+        case _:
+            return None
+
+
+BY_ADDRESS: Final = frozenset(
+    {EventKind.COMPLAINED, EventKind.OPTED_OUT, EventKind.OPTED_IN, EventKind.REPLIED}
+)
+"""Kinds that say something of a person, whichever message it was about: the address is enough."""
