@@ -1,7 +1,7 @@
 """The console as its tests use it: a program whose store holds something of everything, served on loopback.
 
-Deliveries come to where they are through the real stages, with outcomes that a test gives them; nobody works on
-them otherwise, so what a page shows stands still.
+Deliveries come to where they are through the real stages, with outcomes that a test gives them; nobody works
+on them otherwise, so what a page shows stands still.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from sendonce.app import App
 from sendonce.client import Client
@@ -21,12 +21,10 @@ from sendonce.config import parse
 from sendonce.console.users import hash_password
 from sendonce.core.access import Scope
 from sendonce.core.lifecycle import State
-from sendonce.core.outcome import Accepted, Failed, Outcome, Reason, Rejected, Throttled, Unknown
+from sendonce.core.outcome import Accepted, Failed, NotStarted, Outcome, Reason, Rejected, Unknown
 from sendonce.pipeline import claimer, consent, settler
 from sendonce.pipeline.api_keys import add
 from sendonce.pipeline.attempt import Attempted
-from sendonce.pipeline.pause import pause, target_of
-from sendonce.pipeline.scheduler import Scheduler
 from sendonce.pipeline.templates import add_sources
 from sendonce.ports.store import Delivery, Process
 from sendonce.render import TemplateSource
@@ -136,7 +134,9 @@ class Browser:
     def get(self, path: str, **headers: str) -> Shown:
         return self._ask("GET", path, None, headers)
 
-    def post(self, path: str, fields: Mapping[str, object] | Sequence[tuple[str, str]], **headers: str) -> Shown:
+    def post(
+        self, path: str, fields: Mapping[str, object] | Sequence[tuple[str, str]], **headers: str
+    ) -> Shown:
         sent = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         return self._ask("POST", path, urlencode(fields, doseq=True).encode(), sent)
 
@@ -220,8 +220,6 @@ class ConsoleWorld:
 
     def send(self, key: str, outcome: Outcome) -> str:
         """Publish and claim what is due, and settle this one with an outcome; all others are let go."""
-        from sendonce.core.outcome import NotStarted
-
         self.pass_()
         row = self.row(key)
         policy = self.app.policy
@@ -282,11 +280,11 @@ def users_file(**roles: str) -> str:
 
 
 def _add_templates(app: App) -> None:
+    letter = "Hello {{ name }},\n\nyour parcel {{ parcel }} has left our warehouse and arrives tomorrow."
     texts = {
         "shipped": (
             "Your parcel {{ parcel }} is on its way",
-            "Hello {{ name }},\n\nyour parcel {{ parcel }} has left our warehouse and arrives tomorrow.\n\n"
-            "Northwind",
+            f"{letter}\n\nNorthwind",
             "Hello {{ name }}, your parcel {{ parcel }} is on its way and arrives tomorrow.",
         ),
         "payment": (
@@ -301,7 +299,9 @@ def _add_templates(app: App) -> None:
             "sms": TemplateSource("sms", text=sms),
         }
         add_sources(app.store, name, sources, actor="operator:ann")
-    evil = {"email": TemplateSource("email", subject=f"{SCRIPT} {{{{ name }}}}", text=f"{EVIL} {{{{ name }}}}")}
+    evil = {
+        "email": TemplateSource("email", subject=f"{SCRIPT} {{{{ name }}}}", text=f"{EVIL} {{{{ name }}}}")
+    }
     add_sources(app.store, "evil", evil, actor="operator:ann")
 
 
