@@ -50,8 +50,8 @@ from sendonce.testing.sandbox import (
     sandbox_in_thread,
     serve,
 )
+from sendonce.testing.sandbox.callbacks import standard_signature, twilio_signature
 from sendonce.testing.sandbox.door import most_in_window
-from sendonce.testing.sandbox.events import standard_signature, twilio_signature
 from sendonce.testing.sandbox.settings import merge_rules, to_json
 from sendonce.testing.sandbox.shapes import REFUSALS
 from sendonce.testing.sandbox.smtp_server import REPLIES

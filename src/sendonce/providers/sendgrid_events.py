@@ -36,7 +36,7 @@ from sendonce.providers.events import (
 from sendonce.providers.sendgrid import ARGUMENT, SendgridSettings
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from sendonce.providers.signatures import EllipticCurvePublicKey
 
 
 def sendgrid_events(settings: SendgridSettings) -> SendgridEvents | None:

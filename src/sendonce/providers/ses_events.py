@@ -61,7 +61,7 @@ def read_message(message: SnsMessage) -> EventBatch:
     event = object_of(told, Unreadable("not_an_object"))
     word = event.get("eventType") or event.get("notificationType")
     word = word.replace(" ", "_") if isinstance(word, str) else ""
-    detail = part(event, DETAILS.get(word, ""))
+    detail = part(event, DETAILS.get(word, word.lower()))
     people = _people(event, detail)
     return collect(
         enumerate(people),
@@ -122,16 +122,8 @@ def _sent_at(word: str, mail: Mapping[str, Any]) -> int | None:
 
 
 GREETING = "Successfully validated SNS topic"  # for Amazon SES event publishing: no event
-DETAILS = {
-    "Bounce": "bounce",
-    "Complaint": "complaint",
-    "Delivery": "delivery",
-    "DeliveryDelay": "deliveryDelay",
-    "Send": "send",
-    "Reject": "reject",
-    "Rendering_Failure": "failure",
-    "Subscription": "subscription",
-}
+DETAILS = {"DeliveryDelay": "deliveryDelay", "Rendering_Failure": "failure"}
+"""Where an event has its details, where that is not its own name in small letters."""
 KINDS = {
     "Send": EventKind.ACCEPTED,
     "Delivery": EventKind.DELIVERED,

@@ -43,8 +43,8 @@ from sendonce.ports.events import Forged
 from sendonce.ports.secret import Secret
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey as EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey as RSAPublicKey
 
 AGE_MAX_S: Final = 300
 SINCH_AGE_MAX_S: Final = 25 * 3_600  # the last try is 81,920 s after the first

@@ -31,7 +31,7 @@ from sendonce.providers.events import json_object, moment_in
 from sendonce.runtime.http_client import HttpClient, Limits, Response, encode_request, parse_url
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+    from sendonce.providers.signatures import RSAPublicKey
 
 Fetch = Callable[[str], Awaitable[bytes]]
 """The body of a GET. Raises `NotNow`. Only pinned URLs are asked for."""
@@ -97,6 +97,8 @@ class SnsInbox:
     async def _key(self, url: str, topic: str) -> RSAPublicKey:
         if not _CERTIFICATE.fullmatch(url) or urlsplit(url).hostname != host_of(topic):
             raise Forged("certificate")
+        if url in self._keys:
+            return self._keys[url]  # at once, whatever else is being fetched
         async with self._one_at_a_time:
             if url not in self._keys:
                 pem = await self._fetch(url)

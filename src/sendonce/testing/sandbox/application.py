@@ -133,6 +133,8 @@ class SandboxApplication:
             call.end(error.answer)
             exchange.reply(error.status, shape.error(error.status, error.code, str(error)))
             return
+        if isinstance(shape, Vendor):
+            request = request._replace(vendor=shape.name)
         verdict = channel.judge(request)
         if verdict.delay_s > 0:
             self._later(verdict.delay_s, lambda: self._answer(exchange, sending, request, verdict))

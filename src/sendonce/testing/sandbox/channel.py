@@ -51,6 +51,9 @@ TRIGGERS = (
     "events.complained",
     "events.repeated",
     "events.lost",
+    "events.stopped",
+    "events.forged",
+    "events.faulty",
 )
 
 
@@ -58,6 +61,7 @@ class Request(NamedTuple):
     """A complete request to send one text, to one or (SMTP) several recipients.
 
     account      whose message it is, where the API says so
+    vendor       whose API it came by, "" for the generic ones and Twilio's
     contents     where the marker is looked for, in this order
     fingerprint  equal for equal requests; tells a key that is used for another body
     receipt      makes the provider's message id from its running number
@@ -76,6 +80,7 @@ class Request(NamedTuple):
     account: str = ""
     screened: bool = False
     simulated: bool = False
+    vendor: str = ""
 
 
 class Verdict(NamedTuple):
@@ -328,6 +333,7 @@ class Channel:
                 receipt=receipt,
                 callback=request.callback,
                 account=request.account,
+                vendor=request.vendor,
             )
             self.door.take(effect)
             self._took(effect)

@@ -68,6 +68,7 @@ class Effect(NamedTuple):
     receipt: str
     callback: str
     account: str = ""
+    vendor: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return {

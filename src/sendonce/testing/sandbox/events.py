@@ -1,9 +1,8 @@
 """What the provider says later: delivered, bounced, complained, posted to the customer's URL.
 
-To a Twilio-shaped message's StatusCallback goes a form signed with `X-Twilio-Signature`; to any other
-callback, and to `events_url`, a JSON event, signed as in the Standard Webhooks specification where a
-secret is set. There are no retries: an event that could not be posted is noted and lost, which is what a
-receiver must expect anyway.
+A vendor's message is followed by what that vendor calls back with, signed as it signs (`callbacks`); any
+other by a JSON event, signed as in the Standard Webhooks specification where a secret is set. There are no
+retries: an event that could not be posted is noted and lost, which is what a receiver must expect anyway.
 
 Only loopback URLs are posted to, so that a sandbox fed with real data cannot call anybody.
 """
@@ -11,9 +10,6 @@ Only loopback URLs are posted to, so that a sandbox fed with real data cannot ca
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import hmac
 import ipaddress
 import json
 import re
@@ -22,16 +18,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
+from sendonce.testing.sandbox.callbacks import VENDORS, Told, standard_signature, write
 from sendonce.testing.sandbox.channel import Channel, Later
 from sendonce.testing.sandbox.door import Effect
 from sendonce.testing.sandbox.settings import SandboxSettings
 
 POST_TIMEOUT_S = 5.0
 POSTS_AT_ONCE_MAX = 64
-TWILIO_STATUS = {"sent": "sent", "delivered": "delivered", "bounced": "undelivered"}
-TWILIO_UNREACHABLE = "30003"
+FORGERS_SECRET = "whsec_Zm9yZ2Vk"  # noqa: S105 (of nobody)
 
 # What vendors keep for tests: resend.com/docs/dashboard/emails/send-test-emails, docs.aws.amazon.com/ses
 # send-an-email-from-console (the mailbox simulator), postmarkapp.com generate-fake-bounces.
@@ -40,6 +36,7 @@ BOUNCING = re.compile(
     r"|hard_?bounce@bounce-testing\.postmarkapp\.com",
     re.IGNORECASE,
 )
+SUPPRESSING = re.compile(r"suppressed(\+[^@]*)?@resend\.dev", re.IGNORECASE)
 COMPLAINING = re.compile(
     r"complained(\+[^@]*)?@resend\.dev|complaint(\+[^@]*)?@simulator\.amazonses\.com", re.IGNORECASE
 )
@@ -56,6 +53,9 @@ class Posted:
     channel: str
     receipt: str
     marker: str
+    happened_at: int
+    forged: bool = False
+    faulty: bool = False
     result: int | str = "waiting"
 
 
@@ -87,7 +87,7 @@ class EventPoster:
 
     def took(self, channel: Channel, effect: Effect) -> None:
         """A message took effect: plan what will be said of it."""
-        url = effect.callback or self._settings.events_url
+        url = effect.callback or self._settings.events_url.replace("{vendor}", effect.vendor or "generic")
         if not url:
             return
         for kind in self._story(channel, effect):
@@ -95,6 +95,8 @@ class EventPoster:
                 continue
             times = 2 if channel.strikes("events.repeated") else 1
             event = self._event(kind, url, effect)
+            event.forged = channel.strikes("events.forged")
+            event.faulty = channel.strikes("events.faulty")
             for _ in range(times):
                 self._later(channel.event_delay_s(), partial(self._start, event, effect))
 
@@ -108,15 +110,20 @@ class EventPoster:
     def _story(self, channel: Channel, effect: Effect) -> list[str]:
         if channel.bounces(effect.to) or BOUNCING.fullmatch(effect.to):
             return ["bounced"]
+        if SUPPRESSING.fullmatch(effect.to):
+            return ["suppressed"]
         if COMPLAINING.fullmatch(effect.to):
             return ["delivered", "complained"]
+        if channel.name == "sms" and channel.strikes("events.stopped"):
+            return ["delivered", "stopped"]
         if channel.name == "email" and channel.strikes("events.complained"):
             return ["delivered", "complained"]
         return ["delivered"]
 
     def _event(self, kind: str, url: str, effect: Effect) -> Posted:
         self._number += 1
-        return Posted(self._now(), self._number, kind, url, effect.channel, effect.receipt, effect.marker)
+        now, about = self._now(), (effect.channel, effect.receipt, effect.marker)
+        return Posted(now, self._number, kind, url, *about, happened_at=now)
 
     def _start(self, event: Posted, effect: Effect) -> None:
         if self._stopped:
@@ -133,34 +140,30 @@ class EventPoster:
             return
         try:
             async with self._room, asyncio.timeout(POST_TIMEOUT_S):
-                if effect.account:
-                    event.result = await _post(event.url, *self._twilio(event, effect))
+                vendor = "twilio" if effect.account else effect.vendor
+                if vendor in VENDORS:
+                    event.result = await _post(event.url, *self._vendor(vendor, event, effect))
                 else:
                     event.result = await _post(event.url, *self._generic(event, effect))
         except (OSError, EOFError, ValueError) as error:
             event.result = type(error).__name__
 
-    def _twilio(self, event: Posted, effect: Effect) -> tuple[bytes, dict[str, str]]:
-        status = TWILIO_STATUS[event.kind]
-        form = {
-            "AccountSid": effect.account,
-            "ApiVersion": "2010-04-01",
-            "From": effect.sender,
-            "MessageSid": effect.receipt,
-            "MessageStatus": status,
-            "SmsSid": effect.receipt,
-            "SmsStatus": status,
-            "To": effect.to,
-        }
-        if event.kind == "bounced":
-            form["ErrorCode"] = TWILIO_UNREACHABLE
-        signature = twilio_signature(self._settings.twilio_auth_token, event.url, form)
-        headers = {
-            "Content-Type": "application/x-www-form-urlencoded",
-            "X-Twilio-Signature": signature,
-            "I-Twilio-Idempotency-Token": f"sandbox-{event.number}",
-        }
-        return urlencode(form).encode(), headers
+    def _vendor(self, vendor: str, event: Posted, effect: Effect) -> tuple[bytes, dict[str, str]]:
+        settings = self._settings
+        secret = settings.twilio_auth_token if vendor == "twilio" else settings.events_secret
+        told = Told(
+            event.kind,
+            event.number,
+            event.happened_at,
+            effect.receipt,
+            effect.reference,
+            effect.to,
+            effect.sender,
+            effect.account,
+            faulty=event.faulty,
+            signed_at=event.at,
+        )
+        return write(vendor, told, FORGERS_SECRET if event.forged else secret, event.url)
 
     def _generic(self, event: Posted, effect: Effect) -> tuple[bytes, dict[str, str]]:
         identity = f"evt-{event.number:06d}"
@@ -178,31 +181,14 @@ class EventPoster:
         headers = {"Content-Type": "application/json"}
         if self._settings.events_secret:
             timestamp = str(event.at // 1_000_000)
-            signature = standard_signature(self._settings.events_secret, identity, timestamp, body)
+            secret = FORGERS_SECRET if event.forged else self._settings.events_secret
+            signature = standard_signature(secret, identity, timestamp, body)
             headers |= {
                 "webhook-id": identity,
                 "webhook-timestamp": timestamp,
                 "webhook-signature": signature,
             }
         return body, headers
-
-
-def twilio_signature(auth_token: str, url: str, form: dict[str, str]) -> str:
-    """Twilio's request signature: base64 of HMAC-SHA1 over the URL and the sorted names and values."""
-    signed = url + "".join(name + form[name] for name in sorted(form))
-    return base64.b64encode(hmac.digest(auth_token.encode(), signed.encode(), hashlib.sha1)).decode()
-
-
-def standard_signature(secret: str, identity: str, timestamp: str, body: bytes) -> str:
-    """Standard Webhooks, symmetric: HMAC-SHA256 over id, timestamp and body, joined by dots.
-
-    The secret's bytes are used as they are, or decoded from base64 after the prefix `whsec_`.
-    """
-    prefix = "whsec_"
-    coded = secret.startswith(prefix)
-    key = base64.b64decode(secret.removeprefix(prefix)) if coded else secret.encode()
-    signed = b".".join((identity.encode(), timestamp.encode(), body))
-    return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
 
 
 def _is_loopback(url: str) -> bool:

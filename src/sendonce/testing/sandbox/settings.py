@@ -117,8 +117,11 @@ class EventRules:
     bounced         instead of delivered; Twilio's word is "undelivered", error 30003
     bounce_pattern  recipients that always bounce
     complained      besides delivered; email only
+    stopped         after the delivery the customer answers STOP; SMS only
     repeated        the same event is posted twice
     lost            the event is never posted
+    forged          signed with a secret that is not ours
+    faulty          beside an item that cannot be read, where a vendor calls with several (SendGrid)
     """
 
     delay_s: Span = field(default=(0.1, 0.1), metadata=by(reading.span))
@@ -127,6 +130,9 @@ class EventRules:
     complained: Trigger = field(default=NEVER, metadata=by(_trigger))
     repeated: Trigger = field(default=NEVER, metadata=by(_trigger))
     lost: Trigger = field(default=NEVER, metadata=by(_trigger))
+    stopped: Trigger = field(default=NEVER, metadata=by(_trigger))
+    forged: Trigger = field(default=NEVER, metadata=by(_trigger))
+    faulty: Trigger = field(default=NEVER, metadata=by(_trigger))
 
     def __post_init__(self) -> None:
         reading.validate(self)
@@ -221,8 +227,8 @@ class SandboxSettings:
     smtp_username, smtp_password        empty: any login, or none, is accepted
     api_token                           of the generic API, as Bearer token or Basic password; empty: any
     twilio_account_sid, _auth_token     empty: any; the token also signs callbacks
-    events_url, events_secret           where events go that have no callback of their own; the secret
-                                        signs them as in the Standard Webhooks specification
+    events_url, events_secret           where events go that have no callback of their own, `{vendor}` in
+                                        it being the vendor's name; the secret signs them, as each does
     smtp_tls, tls_cert, tls_key         PEM files; without them a self-signed one is made with `openssl`
     """
 

@@ -63,6 +63,7 @@ class Resend(Vendor):
             sender=text_in(data, "from"),
             contents=(text, html, text_in(data, "subject")),
             receipt="49a3999c-0ce1-4ea6-ab68-{:012x}".format,
+            reference=_tag(data.get("tags")),
             key=key,
             fingerprint=hash(exchange.body),
         )
@@ -75,3 +76,9 @@ class Resend(Vendor):
 
     def account(self, path: str) -> tuple[int, bytes] | None:
         return (200, b'{"object": "list", "data": []}') if path == "/domains" else None
+
+
+def _tag(tags: object) -> str:
+    """Our own among the tags, which events repeat."""
+    pairs = tags if isinstance(tags, list) else []
+    return next((str(pair["value"]) for pair in pairs if pair.get("name") == "sendonce"), "")

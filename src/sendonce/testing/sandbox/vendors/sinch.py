@@ -56,6 +56,7 @@ class Sinch(Vendor):
             contents=(text,),
             receipt="01FC66621{:017d}".format,
             reference=text_in(data, "client_reference"),
+            callback=text_in(data, "callback_url"),
         )
 
     def accepted(self, request: Request, receipt: str, at: int) -> tuple[int, bytes]:

@@ -65,6 +65,7 @@ class Vonage(Vendor):
             contents=(text,),
             receipt="aaaaaaaa-bbbb-cccc-dddd-{:012x}".format,
             reference=reference,
+            callback=text_in(data, "webhook_url"),
         )
 
     def accepted(self, request: Request, receipt: str, at: int) -> tuple[int, bytes]:
