@@ -52,10 +52,13 @@ from sendonce.ports.clock import Clock
 from sendonce.ports.events import EventSource
 from sendonce.ports.provider import Provider
 from sendonce.ports.queue import Queue, Transport
+from sendonce.ports.returned_mail import Reading
 from sendonce.ports.store import Store, Tx
 from sendonce.providers.console import ConsoleProvider, ConsoleSettings
 from sendonce.providers.file import FileProvider, FileSettings
 from sendonce.providers.http import HttpProvider, HttpSettings
+from sendonce.providers.imap import ImapMailbox, ImapSecurity, ImapSettings
+from sendonce.providers.mail_report import read_mail
 from sendonce.providers.mailgun import MailgunProvider, MailgunSettings
 from sendonce.providers.mailgun_events import mailgun_events
 from sendonce.providers.notify import NotifyProvider, NotifySettings
@@ -252,6 +255,29 @@ class App:
     def feed(self) -> Feed:
         """What applications are told of their deliveries."""
         return Feed(self.store)
+
+    def mailbox(self) -> ImapMailbox | None:
+        """Where bounces come to as mail; None: nowhere. Raises `ConfigError` for a `ca_file` that is none."""
+        bounces = self.settings.bounces
+        if not bounces.imap:
+            return None
+        return ImapMailbox(
+            ImapSettings(
+                host=bounces.imap,
+                username=bounces.username,
+                password=bounces.password,
+                security=ImapSecurity(bounces.security),
+                port=bounces.port,
+                ca_file=bounces.ca_file,
+                folder=bounces.folder,
+                done_folder=bounces.done_folder,
+                timeout_s=bounces.timeout_s,
+            )
+        )
+
+    def read_mail(self, raw: bytes) -> Reading:
+        """What one returned mail says; see `providers.mail_report`."""
+        return read_mail(raw, secret=self.store.secret, now=self.clock.now())
 
     def collector(self) -> Collector:
         return Collector(self.store, self.policy, self.book)

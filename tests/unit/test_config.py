@@ -444,6 +444,13 @@ def test_a_wrong_value_is_told_with_its_place_rule_and_fix(old: str, new: str, s
             "[channel.sms] account is never reached, since [route] fits",
         ),
         ("[intake2]", "[intake2] is unknown: did you mean intake?"),
+        ("[bounces]\nusername='u'", "[bounces] imap is missing: write the server"),
+        ("[bounces]\nimap='h'\nusername='u'", "[bounces] password must be written"),
+        ("[bounces]\nimap='h'\npassword='hunter2'", "[bounces] password must not stand in this file"),
+        (
+            "[bounces]\nimap='h'\nusername='u'\npassword='env:PW'\nsecurity='none'",
+            '[bounces] security must be "tls" or "starttls": a password must not travel in clear to h',
+        ),
         (
             "[api]\npublic_url='http://us.example.com'",
             "[api] public_url = 'http://us.example.com' must be https",
@@ -459,7 +466,7 @@ def test_a_wrong_value_is_told_with_its_place_rule_and_fix(old: str, new: str, s
     ],
 )
 def test_further_tables_are_held_to_their_rules(more: str, says: str) -> None:
-    problems = wrong(f"{SMALL}{more}\n")
+    problems = wrong(f"{SMALL}{more}\n", PW="hunter2")
     assert problems[0].startswith(says), problems
 
 
@@ -469,6 +476,20 @@ def test_a_category_whose_mail_is_subscribed_to_has_a_public_address() -> None:
     assert settings.public_url == "https://us.example.com/mail"
     assert settings.categories["news"].unsubscribe
     assert not settings.categories["payment"].unsubscribe
+
+
+def test_the_mailbox_of_bounces_is_read_like_everything_else() -> None:
+    assert read(SMALL).bounces.imap == ""
+    more = "[bounces]\nimap='imap.example.com'\nusername='u'\npassword='env:PW'\nevery='5m'\n"
+    bounces = read(SMALL + more, PW="hunter2").bounces
+    assert (bounces.imap, bounces.security, bounces.folder, bounces.every_s) == (
+        "imap.example.com",
+        "tls",
+        "INBOX",
+        300.0,
+    )
+    assert bounces.password.reveal() == "hunter2"
+    assert "hunter2" not in repr(bounces)
 
 
 def test_an_account_carries_one_channel() -> None:

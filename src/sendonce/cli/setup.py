@@ -26,6 +26,7 @@ from sendonce.core.errors import ConfigError, InvalidInput, Refused
 from sendonce.core.lifecycle import State
 from sendonce.core.pacing import SECOND, Limit
 from sendonce.core.routing import Route, account_for
+from sendonce.ports.returned_mail import MailboxUnavailable
 
 if TYPE_CHECKING:
     from sendonce.app import App
@@ -120,6 +121,7 @@ def check(shell: Shell) -> Exit:
     findings.append(_seals(shell.app))
     findings += asyncio.run(_accounts(shell.app))
     findings += asyncio.run(_transports(shell.app))
+    findings += _bounces(shell.app)
     lost = shell.read(lambda tx: stranded(tx, shell.policy))
     findings += [Finding(f"account {each.account}", "bad", str(each)) for each in lost]
     findings += [Finding(part, "note", text) for part, text in _odd(settings)]
@@ -183,6 +185,36 @@ async def _transport(transport: Transport) -> Finding:
         return Finding(part, "bad", f"no answer within {CHECK_S:.0f} s: check url and firewall")
     finally:
         await transport.close()
+
+
+def _bounces(app: App) -> list[Finding]:
+    """Whether the mailbox that bounces come to can be read, and whether there is one where it is needed."""
+    try:
+        mailbox = app.mailbox()
+        if mailbox is not None:
+            return [Finding("bounces", "ok", mailbox.check())]
+    except ConfigError as error:
+        return [Finding("bounces", "bad", str(error))]
+    except MailboxUnavailable as error:
+        return [Finding("bounces", "bad", _MAILBOX.get(error.why, f"cannot be read ({error.why})"))]
+    told = [name for name, account in app.settings.accounts.items() if account.options.get("return_path")]
+    if not told:
+        return []
+    said = (
+        f"{', '.join(told)} has a return_path, and nothing reads what comes there: write [bounces], or run "
+        "`sendonce events import-mail`"
+    )
+    return [Finding("bounces", "note", said)]
+
+
+_MAILBOX: Final = {
+    "login": "the server refused the login: mend username and password of [bounces]",
+    "folder": "the folder is not there: mend folder of [bounces]",
+    "connect": "the server cannot be reached: mend imap and port of [bounces], or let the firewall pass it",
+    "timeout": "the server does not answer: mend imap, port and security of [bounces]",
+    "certificate": "the certificate does not hold for this server: mend imap, or name its ca_file",
+    "tls": 'the server offers no TLS here: write security = "starttls" or "tls", or another port',
+}
 
 
 def _odd(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -96,6 +96,46 @@ class ChannelTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectivesTable:
+    """What a channel is to keep ([objectives](objectives.md)): alerts are made from it, and reports judge by it."""
+
+    published_within_s: float = setting(
+        "How long after its due time a reminder is queued at the latest.",
+        kind=kinds.duration(1.0),
+        default=60.0,
+    )
+    accepted_within_s: float | None = setting(
+        "The window: how long after its due time the provider has taken it. Not set: `alert_after`.",
+        kind=kinds.duration(1.0),
+        default=None,
+    )
+    received_within_s: float | None = setting(
+        "How long after that the provider reports that it reached the customer. Not set: not judged; set it "
+        "only where the provider tells.",
+        kind=kinds.duration(1.0),
+        default=None,
+    )
+    kept: float = setting(
+        "The share of deliveries that must keep each of these.",
+        kind=kinds.SHARE,
+        default=0.99,
+    )
+    oldest_s: float | None = setting(
+        "How old the oldest due delivery may get. Not set: `alert_after`.",
+        kind=kinds.duration(1.0),
+        default=None,
+    )
+    duplicates: int = setting(
+        "How many duplicates a month may bring.", kind=kinds.whole(0, 1_000_000_000), default=0
+    )
+    recovered_within_s: float = setting(
+        "How long a dead letter, or an uncertain delivery, may wait until somebody decides it.",
+        kind=kinds.duration(60.0),
+        default=86_400.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccountTable:
     """A provider account, the unit of pacing. The provider's own keys (host, user, ...) stand here too."""
 
@@ -391,6 +431,11 @@ class BouncesTable:
         if self.imap and not (self.username and self.password):
             missing = "password" if self.username else "username"
             raise InvalidInput("must be written: a login needs a username and a password", field=missing)
+        if self.security == "none" and self.imap not in ("", "localhost", "127.0.0.1", "::1"):
+            raise InvalidInput(
+                f'must be "tls" or "starttls": a password must not travel in clear to {self.imap}',
+                field="security",
+            )
         for field, text in (("imap", self.imap), ("folder", self.folder), ("done_folder", self.done_folder)):
             if not text.isascii():
                 raise InvalidInput(f"= {text!r} must be in ASCII", field=field)
@@ -523,6 +568,7 @@ TABLES: Final[Mapping[str, type]] = {
     "store": StoreTable,
     "tenant.*": TenantTable,
     "channel.*": ChannelTable,
+    "channel.*.objectives": ObjectivesTable,
     "account.*": AccountTable,
     "account.*.retry": RetryTable,
     "category.*": CategoryTable,
