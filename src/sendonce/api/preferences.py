@@ -157,14 +157,16 @@ def list_preferences(
     cursor: Cursor = "",
 ) -> PreferencesSaid:
     """What is recorded; addresses are masked."""
+    pages = Pages(caller, "preferences", {"address": address, "channel": channel})
+    after = pages.after(cursor) or ("", "", "", "")
+    if channel is not None and not address:
+        raise InvalidInput("channel says which kind of address is meant: give the address", field="channel")
     if address:
         known = _address(caller, address, channel.value if channel else "")
         rows = consent.records_of(
             caller.store, tenant=caller.tenant, channel=known.channel, address=known.address
         )
         return PreferencesSaid(records=[_said(row) for row in rows], next=None)
-    pages = Pages(caller, "preferences", {})
-    after = pages.after(cursor) or ("", "", "", "")
     place = dict(zip(_PLACE, after, strict=True))
     rows = caller.read(lambda tx: consent.page_of(tx, caller.tenant, place, limit + 1))
     last = rows[limit - 1] if len(rows) > limit else None

@@ -1,4 +1,4 @@
-"""Bodies as JSON, strictly: UTF-8, numbers that JSON has, whole characters, not deep.
+"""Bodies as JSON, strictly: UTF-8, numbers that JSON has, whole characters, each name once, not deep.
 
 A document that cannot be read is refused as a whole, before anything of it is used.
 """
@@ -6,6 +6,7 @@ A document that cannot be read is refused as a whole, before anything of it is u
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import NoReturn
 
 from sendonce.api.problems import Problem
@@ -27,7 +28,7 @@ def document_of(body: bytes) -> object:
 def parsed(body: bytes) -> object:
     """The value of a body as it stands. Raises `Problem` (bad_json)."""
     try:
-        return json.loads(body.decode("utf-8"), parse_constant=_no_number)
+        return json.loads(body.decode("utf-8"), parse_constant=_no_number, object_pairs_hook=_each_name_once)
     except UnicodeDecodeError as error:
         raise Problem("bad_json", f"byte {error.start} is not UTF-8: send UTF-8") from None
     except json.JSONDecodeError as error:
@@ -49,6 +50,15 @@ def _check_text(value: object) -> None:
         ) from None
     except RecursionError:
         raise Problem("bad_json", f"it is nested more than {DEPTH_MAX} deep: make it flat") from None
+
+
+def _each_name_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Of two values under one name a reader may take either: nobody can tell which was meant."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise Problem("bad_json", f"{name!r:.80} stands twice in one object: leave one of them out")
+    return found
 
 
 def _no_number(text: str) -> NoReturn:
