@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from sendonce.core.consent import Kind, NoRecord
 from sendonce.core.delivery import Channel
@@ -12,8 +14,9 @@ from sendonce.core.lifecycle import State
 from sendonce.core.outcome import Failed, Reason
 from sendonce.core.policy import CategoryPolicy, Policy
 from sendonce.core.unsubscribe import Unsubscription, unsubscribe_token
-from sendonce.pipeline import consent
+from sendonce.pipeline import claimer, consent
 from sendonce.ports.provider import EmailContent
+from sendonce.ports.store import Tx
 from sendonce.withdrawal import Word
 from tests.integration.world import ADDRESSES, World, account_of, policy_of
 
@@ -150,46 +153,97 @@ def test_a_no_while_the_mail_is_being_sent_is_answered_truly() -> None:
     assert world.settle([(claim, Failed(Reason.UNAVAILABLE, "450"))]) == [State.SUPPRESSED]
 
 
-def test_a_no_that_is_committed_before_a_claim_begins_stops_the_send() -> None:
-    """Many times, on two connections at once: what was answered as taken back is never claimed, what was
-    claimed is answered as on its way, and nothing is both."""
-    world = World(policy=news())
-    rounds = 25
+def test_a_no_that_is_committed_before_a_claim_begins_stops_the_send(tmp_path: Path) -> None:
+    """Two processes with a store of their own each, at once: what was answered as taken back is never
+    claimed, what was claimed is answered as on its way, and nothing is both or neither."""
+    world = World(policy=news(), path=str(tmp_path / "store.db"))
+    rounds = 30
     for number in range(rounds):
-        address = f"c{number}@example.com"
-        world.schedule(f"r-{number}", to=address)
+        world.schedule(f"r-{number}", to=f"c{number}@example.com")
     world.pass_()
+    keys = {world.key(f"r-{number}", Channel.EMAIL) for number in range(rounds)}
+    tags = [world.tag(Channel.EMAIL, f"c{number}@example.com") for number in range(rounds)]
+    claiming, refusing = world.another_store(), world.another_store()
     barrier = threading.Barrier(2)
     claimed: list[str] = []
     answered: dict[str, Word] = {}
     errors: list[BaseException] = []
 
+    def one(tx: Tx) -> list[str]:
+        through = world.policy.accounts[MAIL]
+        found = claimer.claim(
+            tx, through, world.policy, process="w-1", secret=claiming.secret, lead_us=2_000, most=1
+        )
+        return [claim.key for claim in found.claims]
+
     def claims() -> None:
-        try:
-            barrier.wait(30)
-            while len(claimed) + sum(word is Word.SUPPRESSED for word in answered.values()) < rounds:
-                claimed.extend(claim.key for claim in world.claim(MAIL, most=1))
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(rounds):
+            claimed.extend(claiming.write(one).result())
 
     def refuses() -> None:
+        for tag in reversed(tags):  # the claims come from the other end: they meet in the middle
+            what = Unsubscription("default", tag, MAIL)
+            for answer in consent.unsubscribe(refusing, what, policy=world.policy, actor="a"):
+                answered[answer.key] = answer.word
+
+    def run(work: Callable[[], None]) -> None:
         try:
             barrier.wait(30)
-            for number in range(rounds):
-                what = Unsubscription("default", world.tag(Channel.EMAIL, f"c{number}@example.com"), MAIL)
-                for answer in consent.unsubscribe(world.store, what, policy=world.policy, actor="a"):
-                    answered[answer.key] = answer.word
+            work()
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=each) for each in (claims, refuses)]
+    threads = [threading.Thread(target=run, args=(work,)) for work in (claims, refuses)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
+    claiming.close()
+    refusing.close()
     assert not errors
-    assert not any(thread.is_alive() for thread in threads)
     taken_back = {key for key, word in answered.items() if word is Word.SUPPRESSED}
+    assert len(claimed) == len(set(claimed))
     assert taken_back.isdisjoint(claimed)
-    assert taken_back | set(claimed) == {world.key(f"r-{n}", Channel.EMAIL) for n in range(rounds)}
-    assert all(answered.get(key) is Word.PENDING for key in claimed)
+    assert taken_back | set(claimed) == keys
+    assert {key: word for key, word in answered.items() if word is not Word.SUPPRESSED} == dict.fromkeys(
+        claimed, Word.PENDING
+    )
+
+
+def test_a_no_that_is_committed_between_the_look_of_a_claim_and_its_commit_is_answered_truly(
+    tmp_path: Path,
+) -> None:
+    """The claim has locked its rows and read that nobody said no. Whoever says it now waits for the claim,
+    and hears that it may already be sent; nobody is told that it was stopped."""
+    world = World(policy=news(), path=str(tmp_path / "store.db"))
+    key = world.schedule()
+    world.pass_()
+    claiming, refusing = world.another_store(), world.another_store()
+    looked = threading.Event()
+    words: list[Word] = []
+
+    def claim_slowly(tx: Tx) -> bool:
+        found = claimer.claim(
+            tx,
+            world.policy.accounts[MAIL],
+            world.policy,
+            process="w-1",
+            secret=claiming.secret,
+            lead_us=2_000,
+        )
+        looked.set()
+        return bool(found.claims)
+
+    def refuse() -> None:
+        assert looked.wait(30)
+        answers = consent.unsubscribe(refusing, who(world), policy=world.policy, actor="a")
+        words.extend(answer.word for answer in answers)
+
+    thread = threading.Thread(target=refuse)
+    thread.start()
+    assert claiming.write(claim_slowly).result()
+    thread.join()
+    claiming.close()
+    refusing.close()
+    assert words == [Word.PENDING]
+    assert world.state(key) is State.SENDING
