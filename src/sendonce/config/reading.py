@@ -39,6 +39,7 @@ from sendonce.config.tables import (
     ConsoleTable,
     IntakeTable,
     LogTable,
+    ObjectivesTable,
     PlanTable,
     RecipientsTable,
     RetentionTable,
@@ -55,6 +56,7 @@ from sendonce.core.delivery import Channel, check_id
 from sendonce.core.due import check_quiet
 from sendonce.core.duration import write_duration
 from sendonce.core.errors import ConfigError, InvalidInput
+from sendonce.core.objective import PUBLISHED_S, Objectives
 from sendonce.core.pacing import SECOND, GateLimits, Limit
 from sendonce.core.plan import Plan, parse_plan, parse_step
 from sendonce.core.policy import CategoryPolicy, ChannelPolicy, Recipients
@@ -251,8 +253,10 @@ class _Reading:
             if name not in _CHANNELS:
                 self._note(place, "", f"is no channel: {did_you_mean(name, _CHANNELS)}")
                 continue
+            objectives = self._objectives(table.get("objectives", {}), place.at(f"{place.table}.objectives"))
             with self._problems.noted(place):
-                policy = _channel_policy(Channel(name), bind(ChannelTable, table, place), place)
+                own = {key: value for key, value in table.items() if key != "objectives"}
+                policy = _channel_policy(Channel(name), bind(ChannelTable, own, place), objectives, place)
                 channels[policy.channel] = policy
         if not self._names["channel"]:
             self._note(
@@ -262,6 +266,14 @@ class _Reading:
                 "and uncertain",
             )
         return channels
+
+    def _objectives(self, table: object, place: Place) -> ObjectivesTable:
+        if not isinstance(table, Mapping):
+            self._note(place, "", "must be a table: write its heading and its keys below")
+            return ObjectivesTable()
+        with self._problems.noted(place):
+            return bind(ObjectivesTable, table, place)
+        return ObjectivesTable()
 
     def _accounts(self) -> dict[str, AccountSettings]:
         accounts = {}
@@ -485,7 +497,9 @@ _PUBLIC_URL: Final = re.compile(r"https://[A-Za-z0-9.-]+(:\d{1,5})?(/[A-Za-z0-9.
 # Values that depend on each other
 
 
-def _channel_policy(channel: Channel, table: ChannelTable, place: Place) -> ChannelPolicy:
+def _channel_policy(
+    channel: Channel, table: ChannelTable, objectives: ObjectivesTable, place: Place
+) -> ChannelPolicy:
     if table.alert_after_s >= table.expiry_s:
         raise ConfigErrors(
             [
@@ -497,7 +511,44 @@ def _channel_policy(channel: Channel, table: ChannelTable, place: Place) -> Chan
             ]
         )
     return ChannelPolicy(
-        channel, table.expiry_s, table.alert_after_s, table.uncertain, _catch_up_us(table, place)
+        channel,
+        table.expiry_s,
+        table.alert_after_s,
+        table.uncertain,
+        _catch_up_us(table, place),
+        _objectives(table, objectives, place.at(f"{place.table}.objectives")),
+    )
+
+
+def _objectives(table: ChannelTable, asked: ObjectivesTable, place: Place) -> Objectives:
+    """What the channel is to keep. Nothing that is promised lies behind the expiry: what expires is not sent."""
+    published_s = asked.published_within_s or min(PUBLISHED_S, table.alert_after_s)
+    accepted_s = table.alert_after_s if asked.accepted_within_s is None else asked.accepted_within_s
+    oldest_s = table.alert_after_s if asked.oldest_s is None else asked.oldest_s
+    spans = {
+        "published_within": published_s,
+        "accepted_within": accepted_s,
+        "oldest": oldest_s,
+    }
+    problems = [
+        place.say(
+            name,
+            f"= {write_duration(span_s)} must be at most expiry = {write_duration(table.expiry_s)}: "
+            "what has expired is not sent any more",
+        )
+        for name, span_s in spans.items()
+        if span_s > table.expiry_s
+    ]
+    if problems:
+        raise ConfigErrors(problems)
+    return Objectives(
+        published_s=published_s,
+        accepted_s=accepted_s,
+        oldest_s=oldest_s,
+        received_s=asked.received_within_s,
+        kept=asked.kept,
+        duplicates=asked.duplicates,
+        recovered_s=asked.recovered_within_s,
     )
 
 

@@ -99,10 +99,11 @@ class ChannelTable:
 class ObjectivesTable:
     """What a channel is to keep ([objectives](objectives.md)): alerts are made from it, and reports judge by it."""
 
-    published_within_s: float = setting(
-        "How long after its due time a reminder is queued at the latest.",
+    published_within_s: float | None = setting(
+        "How long after its due time a reminder is queued at the latest. Not set: a minute, or `alert_after` "
+        "where that is shorter.",
         kind=kinds.duration(1.0),
-        default=60.0,
+        default=None,
     )
     accepted_within_s: float | None = setting(
         "The window: how long after its due time the provider has taken it. Not set: `alert_after`.",

@@ -16,6 +16,7 @@ from sendonce.core.consent import NoRecord
 from sendonce.core.delivery import Channel
 from sendonce.core.due import QuietHours
 from sendonce.core.errors import ConfigError
+from sendonce.core.objective import Objectives
 from sendonce.core.pacing import GateLimits
 from sendonce.core.plan import Plan
 from sendonce.core.promise import Promise
@@ -56,6 +57,7 @@ class ChannelPolicy:
     """One channel. `expiry_s` counts from the due time; `alert_after_s` is the age that alarms.
 
     catch_up_us  the span between two overdue ones that are published after a pause or an outage; 0: none
+    objectives   what it is to keep
     """
 
     channel: Channel
@@ -63,6 +65,7 @@ class ChannelPolicy:
     alert_after_s: float
     uncertain: UncertainPolicy
     catch_up_us: int = 0
+    objectives: Objectives = Objectives()
 
 
 @dataclass(frozen=True, slots=True)
