@@ -75,3 +75,47 @@ def test_keys_are_made_listed_replaced_and_ended(folder: Folder) -> None:
         "no key has the prefix 'nothing'"
         in folder.run("key", "revoke", "nothing", "--reason", "x", code=4).err
     )
+
+
+def test_check_says_whether_the_api_may_listen_where_it_is_asked_to(folder: Folder, port: int) -> None:
+    text = (folder.path / "sendonce.toml").read_text(encoding="utf-8")
+
+    def finding(listen: str, code: int = 0) -> dict[str, str]:
+        folder.write("sendonce.toml", f'{text}\n[api]\nlisten = "{listen}"\n')
+        found: list[dict[str, str]] = folder.json("check", code=code)["findings"]
+        return next(each for each in found if each["part"] == "api")
+
+    assert finding(str(port)) == {
+        "part": "api",
+        "verdict": "ok",
+        "text": f"`up` serves it on http://127.0.0.1:{port}/v1",
+    }
+    with socket.create_server(("127.0.0.1", port)):
+        assert finding(str(port))["verdict"] == "note"
+    assert finding(f"203.0.113.1:{port}", code=1)["verdict"] == "bad"
+
+
+def test_the_feed_is_read_page_by_page_and_followed(folder: Folder) -> None:
+    folder.add_template()
+    for name in ("f-1", "f-2"):
+        folder.run(
+            "schedule", name, "--customer", "c-1", "--email", "ann@example.com", "--due", "in 2h",
+            "--template", "shipped", "--set", "name=Ann", "--set", "parcel=7",
+        )  # fmt: skip
+    cursor = folder.json("feed")["cursor"]
+    assert "nothing has ended" in folder.run("feed", "--after", cursor).out
+    for name in ("f-1", "f-2"):
+        folder.run("cancel", "--reminder", name, "--reason", "paid")
+    first = folder.json("feed", "--after", cursor, "--limit", "1")
+    second = folder.json("feed", "--after", first["cursor"])
+    found = [*first["events"], *second["events"]]
+    assert [(each["reminder"], each["state"], each["reason"]) for each in found] == [
+        ("f-1", "CANCELLED", "paid"),
+        ("f-2", "CANCELLED", "paid"),
+    ]
+    assert f"sendonce feed --after {second['cursor']}" in folder.run("feed", "--after", cursor).out
+    assert "no cursor of this feed" in folder.run("feed", "--after", "x", code=2).err
+    with ended(folder.process("feed", "--after", cursor, "--follow", "--json")) as following:
+        assert following.stdout is not None
+        lines = [json.loads(following.stdout.readline()) for _ in range(2)]
+    assert [each["reminder"] for each in lines] == ["f-1", "f-2"]

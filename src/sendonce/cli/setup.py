@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -27,6 +30,7 @@ from sendonce.core.lifecycle import State
 from sendonce.core.pacing import SECOND, Limit
 from sendonce.core.routing import Route, account_for
 from sendonce.ports.returned_mail import MailboxUnavailable
+from sendonce.runtime.health import parse_address, why_not
 
 if TYPE_CHECKING:
     from sendonce.app import App
@@ -119,6 +123,7 @@ def check(shell: Shell) -> Exit:
     if held := shell.read(words_of):
         findings.append(Finding("store", "bad", f"held: {held}; see `sendonce db released --preview`"))
     findings.append(_seals(shell.app))
+    findings += _api(settings)
     findings += asyncio.run(_accounts(shell.app))
     findings += asyncio.run(_transports(shell.app))
     findings += _bounces(shell.app)
@@ -148,6 +153,33 @@ def _seals(app: App) -> Finding:
     if signer is None:
         return Finding("audit", "note", "nobody signs the ledger's blocks: see [audit] in docs/audit.md")
     return Finding("audit", "ok", f"blocks are signed with key {signer.key}")
+
+
+def _api(settings: Settings) -> Iterator[Finding]:
+    """Whether `up` will be able to serve the HTTP API, where that is configured."""
+    if not settings.api_listen:
+        return
+    part = "api"
+    try:
+        address = parse_address(settings.api_listen, field="[api] listen")
+    except InvalidInput as error:
+        yield Finding(part, "bad", str(error))
+        return
+    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        yield Finding(part, "bad", "the HTTP API needs the extra `api`: pip install 'sendonce[api]'")
+        return
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((address.host, address.port))
+        except (OSError, UnicodeError) as error:
+            if getattr(error, "errno", 0) == errno.EADDRINUSE:
+                yield Finding(part, "note", f"{address} is in use: by this service, if it runs already")
+            else:
+                yield Finding(part, "bad", f"[api] listen {address} {why_not(error, address)}")
+            return
+    yield Finding(part, "ok", f"`up` serves it on http://{address}/v1")
 
 
 async def _accounts(app: App) -> list[Finding]:
