@@ -56,7 +56,7 @@ from sendonce.ports.returned_mail import Reading
 from sendonce.ports.store import Store, Tx
 from sendonce.providers.console import ConsoleProvider, ConsoleSettings
 from sendonce.providers.file import FileProvider, FileSettings
-from sendonce.providers.http import HttpProvider, HttpSettings
+from sendonce.providers.http import HttpProvider, HttpSettings, http_events
 from sendonce.providers.imap import ImapMailbox, ImapSecurity, ImapSettings
 from sendonce.providers.mail_report import read_mail
 from sendonce.providers.mailgun import MailgunProvider, MailgunSettings
@@ -117,7 +117,7 @@ PROVIDERS: Final = {
     "mailgun": Adapter(MailgunSettings, MailgunProvider, Channel.EMAIL, events=mailgun_events),
     "vonage": Adapter(VonageSettings, VonageProvider, Channel.SMS, events=vonage_events),
     "notify": Adapter(NotifySettings, NotifyProvider, events=notify_events),
-    "http": Adapter(HttpSettings, HttpProvider),
+    "http": Adapter(HttpSettings, HttpProvider, events=http_events),
     "console": Adapter(ConsoleSettings, ConsoleProvider, connects=False),
     "file": Adapter(FileSettings, FileProvider, connects=False),
 }

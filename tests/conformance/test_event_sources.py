@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,8 @@ from sendonce.ports.events import EventBatch, EventRequest, EventSource, NotNow
 from sendonce.ports.secret import Secret
 from sendonce.providers import signatures
 from sendonce.providers.echo import callback_url
+from sendonce.providers.http import HttpSettings, http_events
+from sendonce.providers.http_events import HttpEvents, Signed
 from sendonce.providers.mailgun import MailgunSettings
 from sendonce.providers.mailgun_events import mailgun_events
 from sendonce.providers.notify import NotifySettings
@@ -52,7 +55,7 @@ from sendonce.testing.conformance.event_source import (
     check_storable,
     without,
 )
-from sendonce.testing.sandbox.callbacks import VENDORS, Told, sendgrid_public_key
+from sendonce.testing.sandbox.callbacks import VENDORS, Told, sendgrid_public_key, standard_signature
 
 KEY = "5e" * 32
 RECEIPT = "49a3999c-0ce1-4ea6-ab68-afcd6dc2e794"
@@ -319,6 +322,92 @@ class TestSes(SignedBodyContract, TimedContract):
         assert self.refused(self.good(FORGER))
 
 
+class ByConfiguration(EventContract):
+    """The `http` adapter, with events as an API of one's own might tell them."""
+
+    wanted = delivered("evt-7")
+    how: ClassVar[dict[str, Any]]
+
+    def source(self, *secrets: str) -> EventSource | None:
+        events = None
+        if secrets:
+            events = HttpEvents(
+                secrets=secrets_of(secrets),
+                rows_path="events",
+                kind_path="what",
+                kinds={"delivered": EventKind.DELIVERED},
+                id_path="id",
+                receipt_path="message.id",
+                reference_path="message.reference",
+                address_path="to.0",
+                time_path="at",
+                text_path="text",
+                **self.how,
+            )
+        return http_events(HttpSettings(url="https://api.example.com", body_json="{}", events=events))
+
+    def example(self) -> bytes:
+        event = {
+            "id": "evt-7",
+            "what": "delivered",
+            "message": {"id": RECEIPT, "reference": KEY},
+            "to": ["ann@example.com"],
+            "at": NOW // 1_000_000,
+        }
+        return json.dumps({"events": [event]}).encode()
+
+    def with_bad_ones(self) -> bytes:
+        whole = json.loads(self.example())
+        return json.dumps({"events": [{"what": 12}, *whole["events"], None]}).encode()
+
+
+class TestHttpByStandardWebhooks(ByConfiguration, SignedBodyContract, TimedContract, BatchContract):
+    how: ClassVar[dict[str, Any]] = {"signed": Signed.STANDARD}
+    signed_headers = ("webhook-id", "webhook-timestamp", "webhook-signature")
+    age_max_s = 300
+
+    def signed(self, body: bytes, secret: str, *, at: int) -> EventRequest:
+        seconds = str(at // 1_000_000)
+        headers = {
+            "webhook-id": "msg-1",
+            "webhook-timestamp": seconds,
+            "webhook-signature": standard_signature(secret, "msg-1", seconds, body),
+        }
+        return EventRequest("POST", PUBLIC, headers, body)
+
+
+class TestHttpByHmac(ByConfiguration, SignedBodyContract, BatchContract):
+    how: ClassVar[dict[str, Any]] = {"signed": Signed.HMAC, "signature_header": "X-Signature"}
+    signed_headers = ("x-signature",)
+
+    def signed(self, body: bytes, secret: str, *, at: int) -> EventRequest:
+        digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+        return EventRequest("POST", PUBLIC, {"x-signature": f"sha256={digest}"}, body)
+
+
+class TestHttpByHmacWithTime(ByConfiguration, SignedBodyContract, TimedContract, BatchContract):
+    how: ClassVar[dict[str, Any]] = {
+        "signed": Signed.HMAC,
+        "signature_header": "X-Signature",
+        "timestamp_header": "X-Timestamp",
+    }
+    signed_headers = ("x-signature", "x-timestamp")
+    age_max_s = 300
+
+    def signed(self, body: bytes, secret: str, *, at: int) -> EventRequest:
+        seconds = str(at // 1_000_000)
+        digest = hmac.digest(secret.encode(), seconds.encode() + b"." + body, "sha256")
+        headers = {"x-signature": base64.b64encode(digest).decode(), "x-timestamp": seconds}
+        return EventRequest("POST", PUBLIC, headers, body)
+
+
+class TestHttpByToken(ByConfiguration, BatchContract):
+    how: ClassVar[dict[str, Any]] = {"signed": Signed.TOKEN}
+
+    def signed(self, body: bytes, secret: str, *, at: int) -> EventRequest:
+        return EventRequest("POST", PUBLIC, {"authorization": f"Bearer {secret}"}, body)
+
+
 KEY_OF_AMAZON = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 CERTIFICATE_URL = (
     f"https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-{'0123456789abcdef' * 2}.pem"
@@ -355,6 +444,10 @@ async def certificate(url: str) -> bytes:
 
 CONTRACTS: tuple[type[EventContract], ...] = (
     TestSes,
+    TestHttpByStandardWebhooks,
+    TestHttpByHmac,
+    TestHttpByHmacWithTime,
+    TestHttpByToken,
     TestResend,
     TestPostmark,
     TestSendgrid,
@@ -372,6 +465,11 @@ JSON = st.recursive(
 NAMES = st.sampled_from(
     [
         "authorization",
+        "x-signature",
+        "x-timestamp",
+        "webhook-id",
+        "webhook-timestamp",
+        "webhook-signature",
         "svix-id",
         "svix-timestamp",
         "svix-signature",

@@ -15,6 +15,7 @@ from sendonce.core.promise import Promise
 from sendonce.providers.api import ApiSettings
 from sendonce.providers.file import FileSettings
 from sendonce.providers.http import HttpSettings, Rule
+from sendonce.providers.http_events import HttpEvents
 from sendonce.providers.mailgun import MailgunSettings
 from sendonce.providers.notify import NotifySettings
 from sendonce.providers.postmark import PostmarkSettings
@@ -41,6 +42,7 @@ SECTIONS = {
     "## notify": NotifySettings,
     "## http": HttpSettings,
     "### Rules": Rule,
+    "### Events by configuration": HttpEvents,
     "## console and file": FileSettings,
 }
 COMMON = {key.name for key in keys_of(ApiSettings)} - {"base_url"}
@@ -126,6 +128,8 @@ def test_every_provider_has_a_row() -> None:
     assert named == set(PROVIDERS)
     limited = {row[0].strip("`") for row in rows_of("| adapter | a 429 closes |")}
     assert limited == {section.removeprefix("## ") for section in VENDORS}
+    told = {row[0].strip("`") for row in rows_of("| adapter | how a call is known")}
+    assert told == {name for name, adapter in PROVIDERS.items() if adapter.events is not None}
 
 
 def rows_of(head: str) -> list[list[str]]:

@@ -1,6 +1,6 @@
 """Our signed id in a callback URL, so that a provider's later events name the send they belong to.
 
-    https://us.example.com/events/sms?k=SEND_KEY&s=SIGNATURE
+    https://us.example.com/v1/events/sms?k=SEND_KEY&s=SIGNATURE
 
 Providers without a field for our reference still call the URL that a message was sent with. The send
 key in it holds no personal data, and the signature (HMAC-SHA-256 under the account's callback secret)

@@ -123,7 +123,7 @@ def identity_of(value: object) -> str:
 
 def identity_from(*constant: object) -> str:
     """An id of our own, from what is the same whenever this event is told."""
-    told = json.dumps([text_in(each) for each in constant]).encode("ascii")
+    told = json.dumps([each if isinstance(each, str) else text_in(each) for each in constant]).encode("ascii")
     return "sha256-" + hashlib.sha256(told).hexdigest()
 
 

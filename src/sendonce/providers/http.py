@@ -57,6 +57,7 @@ from sendonce.core.retry_after import parse_retry_after
 from sendonce.ports.provider import EmailContent, Message, Promise, ProviderClass, Start
 from sendonce.ports.secret import Secret
 from sendonce.providers.call import ask, call
+from sendonce.providers.http_events import HttpEvents, HttpEventSource, dig
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.http_client import HttpClient, Limits, Origin, Response, encode_request, parse_url
 
@@ -158,6 +159,10 @@ class HttpSettings:
         default=60.0,
         metadata={"meaning": "How long after a call its request may still take effect.", "min": 0},
     )
+    events: HttpEvents | None = field(
+        default=None,
+        metadata={"meaning": "How to verify and read its callbacks: see *Events by configuration*."},
+    )
     check_url: str = field(default="", metadata={"meaning": "GET URL that answers 2xx to a good login."})
     allow_plain_http: bool = field(default=False, metadata={"meaning": "Allow `http://` URLs."})
     ca_file: Path | None = field(
@@ -244,6 +249,7 @@ class HttpProvider:
             arrival_max_s=settings.arrival_max_s,
             index_lag_s=settings.index_lag_s,
             lookup=bool(settings.lookup_url),
+            echo=settings.events is not None and bool(settings.events.reference_path),
         )
 
     async def send(self, message: Message, *, start: Start) -> Outcome:
@@ -304,13 +310,18 @@ class HttpProvider:
             ) from None
 
 
+def http_events(settings: HttpSettings) -> HttpEventSource | None:
+    """Who reads its callbacks; None: the settings do not say how."""
+    return HttpEventSource(settings.events) if settings.events else None
+
+
 # The answer
 
 
 def classify(answer: Response, settings: HttpSettings, now: int) -> Outcome:
     """What a complete answer to a send means; pure. `now` is for a date in Retry-After."""
     body = _json(answer.body) if settings.code_path or settings.receipt_path else None
-    code = _word(_dig(body, settings.code_path)) if settings.code_path else ""
+    code = _word(dig(body, settings.code_path)) if settings.code_path else ""
     rule = next((rule for rule in settings.rules if rule.fits(answer.status, code)), None)
     rule = rule or _STATUSES.get(answer.status) or _CLASSES.get(answer.status // 100) or Rule(Meaning.UNKNOWN)
     said = "/".join(part for part in (f"http_{answer.status}", _safe(code)) if part)
@@ -350,16 +361,16 @@ def find(answer: Response, settings: HttpSettings, ours: str) -> Finding:
     if answer.status != 200:
         return NoAnswer(f"http_{answer.status}")
     body = _json(answer.body)
-    rows = _dig(body, settings.lookup_rows_path) if settings.lookup_rows_path else body
+    rows = dig(body, settings.lookup_rows_path) if settings.lookup_rows_path else body
     rows = [rows] if isinstance(rows, dict) else rows
     if not isinstance(rows, list):
         return NoAnswer("bad_answer")
     if not rows:
         return Absent(settings.lookup_believable)
     for row in rows:
-        if not settings.lookup_match_path or _word(_dig(row, settings.lookup_match_path)) == ours:
+        if not settings.lookup_match_path or _word(dig(row, settings.lookup_match_path)) == ours:
             return Found(
-                _word(_dig(row, settings.lookup_receipt_path)) if settings.lookup_receipt_path else ""
+                _word(dig(row, settings.lookup_receipt_path)) if settings.lookup_receipt_path else ""
             )
     return NoAnswer("no_match")  # rows of others: it did not search for what we asked, so it proves nothing
 
@@ -369,24 +380,13 @@ def _receipt(answer: Response, body: object, settings: HttpSettings) -> str | No
     if settings.receipt_header:
         return _word(answer.header(settings.receipt_header) or "") or None
     if settings.receipt_path:
-        return _word(_dig(body, settings.receipt_path)) or None
+        return _word(dig(body, settings.receipt_path)) or None
     return ""
 
 
 def _replayed(answer: Response) -> bool:
     """The common, if undocumented by any RFC, mark of an answer that was given before."""
     return (answer.header("idempotent-replayed") or "").lower() == "true"
-
-
-def _dig(value: object, path: str) -> object:
-    for step in path.split("."):
-        if isinstance(value, dict):
-            value = value.get(step)
-        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-            value = value[int(step)]
-        else:
-            return None
-    return value
 
 
 def _json(body: bytes) -> object:

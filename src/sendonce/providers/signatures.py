@@ -7,6 +7,7 @@
     sendgrid            SendGrid: time and body, ECDSA on P-256
     sns                 Amazon SNS: the message's fields, RSA (the text that is signed is made in `sns`)
     vonage              Vonage: a JWT (HS256) that holds the body's hash and the time
+    hmac_of_body        an API by configuration: the body, perhaps with a time
     shared_secret       Postmark and Notify sign nothing: a password or token that only they were told
 
 Each returns nothing for what is right and raises `Forged` for everything else, so that a result which nobody
@@ -141,6 +142,20 @@ def vonage(authorization: str, body: bytes, secrets: Iterable[Secret], *, now: i
         raise Forged("signature")
     _one_must_equal([hashlib.sha256(body).hexdigest()], [str(claims.get("payload_hash", ""))])
     _check_age(str(claims.get("iat", "")), now, VONAGE_AGE_MAX_S)
+
+
+def hmac_of_body(
+    given: str, body: bytes, secrets: Iterable[Secret], *, timestamp: str | None, now: int
+) -> None:
+    """`given`: hexadecimal or base64, perhaps after `sha256=`. With a `timestamp`, whole seconds UTC, what is
+    signed is the time, a dot and the body. `now`: microseconds UTC."""
+    signed = body if timestamp is None else timestamp.encode(errors="surrogatepass") + b"." + body
+    keys = [secret.reveal().encode() for secret in secrets]
+    made = [hmac.digest(key, signed, "sha256") for key in keys if key]
+    wanted = [form for digest in made for form in (digest.hex(), base64.b64encode(digest).decode("ascii"))]
+    _one_must_equal(wanted, [given.removeprefix("sha256=")])
+    if timestamp is not None:
+        _check_age(timestamp, now, AGE_MAX_S)
 
 
 def shared_secret(authorization: str, secrets: Iterable[Secret]) -> None:
