@@ -239,6 +239,20 @@ def test_the_sealer_reads_by_the_numbers_of_entries(full: psycopg.Connection) ->
             assert "ledger_newest" in plan(full, next(texts("seal_entries")), str(last[0] - 100))
 
 
+def test_the_feed_reads_by_the_numbers_of_entries(full: psycopg.Connection) -> None:
+    """Each stretch of the ledger, and of the deliveries only those of its entries."""
+    last = full.execute(b"SELECT max(id) FROM ledger").fetchone()
+    assert last is not None
+    with full.transaction(force_rollback=True):
+        for name in postgres.PLANNER:
+            full.execute(f"SET LOCAL {name} = DEFAULT".encode())
+        full.execute(b"SET LOCAL plan_cache_mode = force_generic_plan")
+        assert "ledger_newest" in plan(full, next(texts("view_feed_first")), str(last[0] - 100))
+        seen = plan(full, next(texts("view_feed")), str(last[0] - 100))
+    assert "ledger_newest" in seen, seen
+    assert not re.search(r"Seq Scan on ledger\b", seen), seen
+
+
 def test_no_stage_reads_through_what_grows(full: psycopg.Connection) -> None:
     scans = {}
     for name in raw_statements():
