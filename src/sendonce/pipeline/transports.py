@@ -102,7 +102,7 @@ async def drain(transport: Transport, accounts: Mapping[str, Channel]) -> dict[s
 
 
 def check_drainable(kind: str, current: str, known: Mapping[str, Transport]) -> None:
-    """Raises `ConfigError` for a kind that the configuration does not know, `Refused` for what is in force."""
+    """Raises `ConfigError` for a kind that is not in the configuration, `Refused` for the one in force."""
     if kind == STORE:
         raise Refused(
             "the store's own queue holds deliveries and no hints: nothing to drain", code="in_force"

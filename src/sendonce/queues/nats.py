@@ -9,7 +9,7 @@
   arrive.
 - What was pulled comes again after `redeliver` unless it is acknowledged, given back (with a delay that the
   server keeps) or extended. At most `PENDING_MAX` are with workers at once.
-- A late acknowledgement of who held it before is taken by the server (nats-io/nats-server#4786): no harm here,
+- A late acknowledgement of who held it before is taken by the server (nats-io/nats-server#4786): no harm,
   since the row in the store decides.
 - A dot in an account's name would be a level of the subject; it is written `=`.
 
@@ -27,13 +27,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
-import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from sendonce import telemetry
 from sendonce.core.delivery import Channel
@@ -103,20 +102,27 @@ class NatsTransport:
         return self._queues[account]
 
     async def context(self) -> JetStreamContext:
-        """The way to JetStream, over a connection made anew where it has ended; streams are there after it."""
+        """The way to JetStream, over a connection made anew where it has ended. The streams are there."""
         async with self._connecting:
             if self.client is None or not self.client.is_connected:
                 await self.drop()
                 self._last_error = ""
-                client = await nats.connect(
-                    [each.strip() for each in self.settings.url.reveal().split(",")],
-                    name="sendonce",
-                    allow_reconnect=False,
-                    max_reconnect_attempts=1,
-                    connect_timeout=int(CALL_S),
-                    user_credentials=str(self.settings.credentials) if self.settings.credentials else None,
-                    error_cb=self._heard,
-                )
+                client = Client()
+                try:
+                    await client.connect(
+                        [each.strip() for each in self.settings.url.reveal().split(",")],
+                        name="sendonce",
+                        allow_reconnect=False,
+                        max_reconnect_attempts=1,
+                        connect_timeout=int(CALL_S),
+                        user_credentials=(
+                            str(self.settings.credentials) if self.settings.credentials else None
+                        ),
+                        error_cb=self._heard,
+                    )
+                except BaseException:
+                    await _quietly(client.close())  # it leaves its socket open
+                    raise
                 self.client = client
                 try:
                     await self._make_streams(client.jetstream(timeout=CALL_S))
@@ -167,6 +173,8 @@ class NatsTransport:
             await self._check_stream(context)
             for queue in self._queues.values():
                 await queue.checked(context)
+        except ServiceUnavailableError:
+            raise ConfigError(f"{where} has no JetStream: start it with -js") from None
         except APIError as error:
             if error.err_code in (10039, 10076):  # not enabled for the account, or at all
                 raise ConfigError(
@@ -183,8 +191,6 @@ class NatsTransport:
                 ) from None
             if "uthorization" in str(error) + self._last_error:
                 raise ConfigError(f"{where} refused the login: mend the url or the credentials") from None
-            if type(error).__name__ in ("ServiceUnavailableError", "NoStreamResponseError"):
-                raise ConfigError(f"{where} has no JetStream: start it with -js") from None
             raise ConfigError(
                 f"{where} cannot be reached ({type(error).__name__}): mend the url, or start it"
             ) from None
@@ -303,8 +309,8 @@ class NatsQueue:
         config = (await context.consumer_info(self._stream, self._durable)).config
         if config.filter_subject != self._subject or config.ack_policy != AckPolicy.EXPLICIT:
             raise ConfigError(
-                f"consumer {self._durable} of stream {self._stream} is there and of another kind: delete it "
-                f"(`nats consumer rm {self._stream} {self._durable}`; no delivery is lost) or set another prefix"
+                f"consumer {self._durable} of stream {self._stream} is there and of another "
+                f"kind: delete it (`nats consumer rm {self._stream} {self._durable}`; no delivery is lost) or set another prefix"
             )
 
     async def _take(self) -> JetStreamContext.PullSubscription:

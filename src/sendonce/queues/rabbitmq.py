@@ -6,8 +6,8 @@
 - A publication counts when the broker has confirmed it; one that no queue took comes back and is refused.
 - Hints are pushed to each worker, up to `PREFETCH`; unacknowledged ones come again when it is gone.
 - AMQP knows no delay for what is given back: it waits here, and comes again at once if this process dies.
-- From 4.0 on the broker dead-letters what came back 20 times; the sweep then hints again. Workers keep in hand
-  what has to wait, so it comes back only when one stops or dies.
+- From 4.0 on the broker dead-letters what came back 20 times; the sweep then hints again. Workers keep in
+  hand what has to wait, so it comes back only when one stops or dies.
 - The client's own way to reconnect was seen to hang (mosquito/aio-pika#231, #632). So a connection
   is used until it fails, and made anew by the next call.
 
@@ -99,11 +99,14 @@ class RabbitmqTransport:
         where = _shown(self.settings.url)
         try:
             connection = await self.connection()
-        except exceptions.AuthenticationError:
+        except (exceptions.AuthenticationError, exceptions.ProbableAuthenticationError):
             raise ConfigError(f"{where} refused the login: mend user and password in the url") from None
-        except exceptions.ConnectionNotAllowed:
-            raise ConfigError(f"{where}: the user may not use this vhost: {_RIGHTS}") from None
         except FAILURES as error:
+            # What the broker says to that comes where the client expects a greeting.
+            if isinstance(error, exceptions.InvalidFrameError | exceptions.ConnectionNotAllowed):
+                raise ConfigError(
+                    f"{where}: the vhost is not there, or the user may not use it: {_RIGHTS}"
+                ) from None
             raise ConfigError(
                 f"{where} cannot be reached ({_words(error)}): mend the url, or start it"
             ) from None
@@ -376,7 +379,8 @@ def _text(value: object) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """The kind of failure, and the broker's own words where there are some; none of ours, which may be secret."""
+    """The kind of failure, and the broker's own words where there are some; nothing of ours, which may be
+    secret."""
     code = getattr(error, "reply_text", None) or getattr(error, "reason", None)
     return f"{type(error).__name__}{f': {code}' if isinstance(code, str) else ''}"[:200]
 
