@@ -73,6 +73,14 @@ def normalise_phone(text: str, *, region: str | None) -> str:
     raise _phone_error(text, f"it is {what}, which takes no text messages: give a mobile number", code=code)
 
 
+def country_of(number: str) -> str:
+    """ISO 3166 code of the country of a number in E.164; "" where none is known."""
+    try:
+        return phonenumbers.region_code_for_number(phonenumbers.parse(number, None)) or ""
+    except NumberParseException:
+        return ""
+
+
 def parse_sender(text: str) -> tuple[str, str]:
     """Split `Name <ann@example.com>` or a bare address into (name, address).
 

@@ -364,6 +364,18 @@ HINT_PARKED: Final = Event(
     WARNING,
     ("transport", "queue", "message", "why"),
 )
+EVENT_REFUSED: Final = Event(
+    "event_refused",
+    "Somebody called at an account's events without being its provider, or with what nobody can read.",
+    WARNING,
+    ("account", "why"),
+)
+EVENT_LEFT: Final = Event(
+    "event_left",
+    "What a provider told is left to people: `sendonce events list`.",
+    WARNING,
+    ("account", "kind", "why", "events"),
+)
 STORE_UNAVAILABLE: Final = Event(
     "store_unavailable",
     "The store is locked, full or unreachable. Nothing was half done; it is tried again.",
@@ -447,6 +459,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "imports": "imports forgotten",
     "intake_id": "its number in `sendonce outbox list`",
     "invalid": "rows that were refused; the import's report says why",
+    "kind": "what a provider said, as `core.provider_event` names it",
     "lag_s": "how far the high-water mark is behind the clock",
     "lanes": "calls that may be open at once",
     "late": "publications later than the grace time",

@@ -14,6 +14,9 @@ from typing import Final
 DUE: Final = "due"
 """A scheduler has something to publish."""
 
+EVENTS: Final = "events"
+"""A provider has called back."""
+
 
 def queued(account: str) -> str:
     """The account's queue is not empty."""

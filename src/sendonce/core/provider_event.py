@@ -97,8 +97,8 @@ AT_THE_END: Final = (
     EventKind.DELIVERED,
     EventKind.BOUNCED_HARD,
 )
-"""In order of rank: what proves more stands. "Delivered" beats those that say that nothing arrived, since only
-the far side can have said it; a hard bounce beats "delivered", since the far side may change its mind."""
+"""In order of rank: what proves more stands. "Delivered" beats those that say that nothing arrived, since
+only the far side can have said it; a hard bounce beats "delivered", since it may change its mind."""
 BESIDE: Final = (EventKind.COMPLAINED, EventKind.OPTED_OUT, EventKind.OPTED_IN, EventKind.REPLIED)
 
 RANKS: Final = {kind: rank for rank, kind in enumerate((*ON_THE_WAY, *AT_THE_END), start=1)}

@@ -27,7 +27,7 @@ from typing import Final
 from sendonce import telemetry
 from sendonce.core import catch_up, news, pacing
 from sendonce.core.consent import Preference, refusal
-from sendonce.core.delivery import Channel
+from sendonce.core.delivery import Channel, mark_of, send_key
 from sendonce.core.due import Defer, Expire, Publish, decide_time, known_zone, window_of
 from sendonce.core.errors import ConfigError, InvalidInput
 from sendonce.core.ledger import Value
@@ -356,6 +356,7 @@ class Scheduler:
             template=reminder.template,
             template_version=compiled.version,
             frozen_at=tx.now,
+            mark=mark_of(send_key(self._store.secret, row.tenant, row.key, row.standing.version)),
         )
         tag = tags.next(account.name, row)
         course = replace(row.course, next_at=tx.now, account=account.name, tag=tag, cost=cost, reason="")

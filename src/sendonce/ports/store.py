@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import field
+from enum import IntEnum
 from typing import Final, Protocol, TypeVar
 
 from sendonce.core.access import ApiKey
@@ -32,6 +33,7 @@ from sendonce.core.delivery import Channel
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Event, Standing, State
 from sendonce.core.pacing import Gate, GateLimits
+from sendonce.core.provider_event import EventKind, Fact
 from sendonce.core.seal import Entry, SealedBlock
 from sendonce.core.tombstone import Tombstone
 from sendonce.core.value import value
@@ -41,6 +43,16 @@ Row = Mapping[str, int | str]
 
 HOLD: Final = "hold"
 """The name in `meta` under which a hold stands; "" or nothing: none does (`sendonce.held`)."""
+
+
+class EventLook(IntEnum):
+    """Who looks at a provider's event."""
+
+    WAITS = 0  # a stage will
+    DONE = 1
+    UNMATCHED = 2  # people may: no delivery of ours is known for it
+    FAULTY = 3  # people may: it could not be read, or says nothing that can be acted on
+    UNCLEAR = 4  # people should: a customer's words that may mean no
 
 
 @value
@@ -160,7 +172,8 @@ class Move:
 
 @value
 class Content:
-    """What a delivery says: frozen at publication. `payload` is canonical JSON, `hash` its SHA-256."""
+    """What a delivery says: frozen at publication. `payload` is canonical JSON, `hash` its SHA-256, `mark`
+    the beginning of its send key (`core.delivery.mark_of`), 0 where nobody will look for it."""
 
     delivery_id: int
     version: int
@@ -170,6 +183,7 @@ class Content:
     template: str
     template_version: int
     frozen_at: int
+    mark: int = 0
 
 
 @value
@@ -261,6 +275,67 @@ class HandedIn:
     body: str
     asked_at: int
     asked_by: str
+
+
+@value
+class StoredEvent:
+    """What a provider said, as it was taken in; see `core.provider_event` for what it means.
+
+    account      "" for returned mail
+    tenant       whose tag `address_tag` is; "" where there is none
+    occurred_at  0: the provider does not say
+    next_at      not looked at before this instant, while it waits; `tries`: how often it was looked at
+    why          what it waits for, or why it is left to people; a coded word
+    applied_at   0: not yet
+    delivery_id  0: none is known
+    """
+
+    account: str
+    identity: str
+    kind: EventKind
+    received_at: int
+    tenant: str = ""
+    receipt: str = ""
+    send_key: str = ""
+    address_tag: str = ""
+    masked: str = ""
+    occurred_at: int = 0
+    code: str = ""
+    text: str = ""
+    look: EventLook = EventLook.WAITS
+    next_at: int = 0
+    tries: int = 0
+    why: str = ""
+    applied_at: int = 0
+    delivery_id: int = 0
+    id: int = 0
+
+    @property
+    def at(self) -> int:
+        """When it happened, as far as we know."""
+        return self.occurred_at or self.received_at
+
+
+@value
+class Sent:
+    """A delivery that an event may be about, as it stood when it was looked for; not locked.
+
+    version  the content version that the event names; 0: it does not say
+    now      of the delivery: its content version, its account, its receipt
+    """
+
+    delivery_id: int
+    tenant: str
+    key: str
+    channel: Channel
+    address_tag: str
+    state: State
+    version: int
+    version_now: int
+    account_now: str
+    attempts: int
+    maybe: bool
+    receipt_now: str
 
 
 @value
@@ -552,6 +627,58 @@ class Intake(Protocol):
         ...
 
 
+class ProviderEvents(Protocol):
+    """What providers said later, and what stands of it beside the deliveries."""
+
+    def put(self, new: Sequence[StoredEvent]) -> list[bool]:
+        """Keep (the ids given are ignored); whether each is new: not known by (account, identity, tenant)."""
+        ...
+
+    def waiting(self, now: int, limit: int) -> list[StoredEvent]:
+        """Those whose `next_at` has come, the earliest first, locked; what others hold is passed over."""
+        ...
+
+    def lock(self, ids: Sequence[int]) -> list[StoredEvent]:
+        """Those of these that wait, whenever their turn is, locked; what others hold is left out."""
+        ...
+
+    def by_marks(self, marks: Sequence[int]) -> list[list[Sent]]:
+        """For each mark, the deliveries with such content, by content version."""
+        ...
+
+    def by_receipts(self, receipts: Sequence[str]) -> list[list[Sent]]:
+        """For each receipt, the deliveries whose ledger tells it; at most ten."""
+        ...
+
+    def fold(self, facts: Sequence[tuple[int, Fact]]) -> None:
+        """Add what was said, by delivery id, as `core.provider_event.fold` does."""
+        ...
+
+    def end(self, ended: Sequence[tuple[int, EventLook, str, int]]) -> None:
+        """These (id, look, why, delivery id) wait no more. What one with a delivery shows of the address is
+        dropped: the delivery knows it."""
+        ...
+
+    def wait(self, later: Sequence[tuple[int, int, str]]) -> None:
+        """Look at these again: (id, next_at, why)."""
+        ...
+
+    def retry(self, ids: Sequence[int]) -> int:
+        """Let unmatched and faulty ones that were told by an adapter wait again, as if they had come now; how
+        many there were."""
+        ...
+
+    def forget(self, before: int, limit: int) -> int:
+        """Forget up to `limit` that were received before this instant, wait no more and belong to no
+        delivery. How many."""
+        ...
+
+    def blank(self, delivery_ids: Sequence[int], addresses: Sequence[tuple[str, str]]) -> None:
+        """Destroy what is personal in the events of these deliveries, and in those about these
+        (tenant, address tag)."""
+        ...
+
+
 class Removals(Protocol):
     """What is taken away for good. Whether it may be, `pipeline.erasure` and `pipeline.retention` judge."""
 
@@ -784,6 +911,8 @@ class Tx(Protocol):
     def runs(self) -> Runs: ...
     @property
     def intake(self) -> Intake: ...
+    @property
+    def events(self) -> ProviderEvents: ...
     @property
     def removals(self) -> Removals: ...
     @property

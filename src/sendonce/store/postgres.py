@@ -40,7 +40,7 @@ from psycopg.types.string import StrDumper
 from sendonce.core.errors import CommitUnknown, ConfigError, StoreUnavailable
 from sendonce.ports.clock import Clock
 from sendonce.ports.store import Tx
-from sendonce.store import deliveries, reminders
+from sendonce.store import deliveries, events, reminders
 from sendonce.store.listeners import Listener
 from sendonce.store.origin import anchor, new_secret, secret_of
 from sendonce.store.postgres_batches import Batch, Gives, batch_of
@@ -94,6 +94,7 @@ _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _COLUMNS: Final = {
     "delivery": deliveries.COLUMNS,
     "reminder": reminders.COLUMNS,
+    "event": events.COLUMNS,
     "look_of_state": deliveries.LOOK_OF_STATE,
     "last_entry": "(SELECT last_value FROM ledger_id_seq)",
     "ledger_given": "(SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM ledger_id_seq)",

@@ -153,6 +153,7 @@ class SqlContents:
                     "template": content.template,
                     "template_version": content.template_version,
                     "frozen_at": content.frozen_at,
+                    "mark": content.mark,
                 }
                 for content in contents
             ),

@@ -85,7 +85,7 @@ class SqlRemovals:
     def remove(self, stone: Tombstone, removed: Sequence[Removed]) -> bool:
         gone = self._session.run_each("delivery_drop", [{"id": one.id, "seq": one.seq} for one in removed])
         ids = [{"delivery_id": one.id} for one in removed]
-        for name in ("content_drop", "ledger_drop", "outbox_drop"):
+        for name in ("content_drop", "ledger_drop", "outbox_drop", "event_drop", "facet_drop"):
             self._session.many(name, ids)
         reminder_ids = sorted({one.reminder_id for one in removed})
         self._session.many("revision_drop", [{"reminder_id": id_} for id_ in reminder_ids])

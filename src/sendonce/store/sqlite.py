@@ -27,7 +27,7 @@ import apsw
 from sendonce.core.errors import ConfigError, StoreError, StoreMismatch, StoreUnavailable
 from sendonce.ports.clock import Clock
 from sendonce.ports.store import Tx
-from sendonce.store import deliveries, reminders
+from sendonce.store import deliveries, events, reminders
 from sendonce.store.listeners import Listener, Listeners
 from sendonce.store.migrate import migrate, version_of
 from sendonce.store.origin import anchor, secret_of
@@ -48,6 +48,7 @@ much as the row takes; it says the id without that: INTEGER PRIMARY KEY is the r
 _TOKENS: Final = {
     "delivery": deliveries.COLUMNS,
     "reminder": reminders.COLUMNS,
+    "event": events.COLUMNS,
     "look_of_state": deliveries.LOOK_OF_STATE,
     "last_entry": "(SELECT coalesce(max(id), 0) FROM ledger)",
     "ledger_given": "(SELECT coalesce(max(id), 0) FROM ledger)",

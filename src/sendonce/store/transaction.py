@@ -8,6 +8,7 @@ from functools import cached_property
 from sendonce.ports.store import HOLD, Outgoing, Row
 from sendonce.store.access import SqlAnswers, SqlApiKeys
 from sendonce.store.deliveries import SqlDeliveries
+from sendonce.store.events import SqlProviderEvents
 from sendonce.store.gates import SqlCalls, SqlGates
 from sendonce.store.intake import SqlIntake
 from sendonce.store.reminders import SqlContents, SqlReminders, SqlTemplates
@@ -80,6 +81,10 @@ class SqlTx:
     @cached_property
     def intake(self) -> SqlIntake:
         return SqlIntake(self._session)
+
+    @cached_property
+    def events(self) -> SqlProviderEvents:
+        return SqlProviderEvents(self._session, self.now)
 
     @cached_property
     def removals(self) -> SqlRemovals:

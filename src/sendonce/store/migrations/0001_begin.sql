@@ -124,8 +124,10 @@ CREATE TABLE content (
     template    TEXT   NOT NULL,
     template_version BIGINT NOT NULL,
     frozen_at   BIGINT NOT NULL,
+    mark        BIGINT NOT NULL,      -- the beginning of its send key, by which a provider's event finds it
     PRIMARY KEY (delivery_id, version)
 );
+CREATE INDEX content_mark ON content (mark);
 
 -- A lane: one row per open call, and only that long. Steady clock.
 CREATE TABLE open_call (
@@ -196,6 +198,47 @@ CREATE TABLE ledger (
     UNIQUE (delivery_id, seq)
 );
 CREATE INDEX ledger_receipt ON ledger (receipt) WHERE receipt <> '';
+
+-- What providers called back with, as it was told: see sendonce.pipeline.events. No plain address. Taken in as
+-- waiting; applied later.
+CREATE TABLE provider_event (
+    id          {id},
+    account     TEXT   NOT NULL,      -- "": it came as returned mail, proven by its token alone
+    identity    TEXT   NOT NULL,
+    tenant      TEXT   NOT NULL,      -- whose tag the address has, "" where it has none
+    kind        TEXT   NOT NULL,
+    receipt     TEXT   NOT NULL,
+    send_key    TEXT   NOT NULL,
+    address_tag TEXT   NOT NULL,
+    masked      TEXT   NOT NULL,
+    occurred_at BIGINT NOT NULL,      -- 0: the provider does not say
+    received_at BIGINT NOT NULL,
+    code        TEXT   NOT NULL,
+    text        TEXT   NOT NULL,      -- a customer's words
+    look        BIGINT NOT NULL,      -- 0 waits, 1 done; for people: 2 unmatched, 3 faulty, 4 unclear
+    next_at     BIGINT NOT NULL,
+    tries       BIGINT NOT NULL,
+    why         TEXT   NOT NULL,
+    applied_at  BIGINT NOT NULL,      -- 0: not yet
+    delivery_id BIGINT NOT NULL,      -- 0: none is known
+    UNIQUE (account, identity, tenant)
+);
+CREATE INDEX provider_event_waiting  ON provider_event (next_at, id)          WHERE look = 0;
+CREATE INDEX provider_event_people   ON provider_event (look, id)             WHERE look > 1;
+CREATE INDEX provider_event_delivery ON provider_event (delivery_id)          WHERE delivery_id <> 0;
+CREATE INDEX provider_event_address  ON provider_event (tenant, address_tag)  WHERE address_tag <> '';
+CREATE INDEX provider_event_loose    ON provider_event (received_at)          WHERE delivery_id = 0;
+
+-- What was said of a delivery, each kind once: see sendonce.core.provider_event. Beside the delivery, whose row
+-- no event touches.
+CREATE TABLE facet (
+    delivery_id BIGINT NOT NULL,
+    kind        TEXT   NOT NULL,
+    rank        BIGINT NOT NULL,      -- 0: it stands for nothing
+    at          BIGINT NOT NULL,
+    code        TEXT   NOT NULL,
+    PRIMARY KEY (delivery_id, kind)
+){clustered};
 
 CREATE TABLE preference (
     tenant      TEXT   NOT NULL,

@@ -1,15 +1,15 @@
 -- Frozen content, and the templates it came from.
 
 -- name: content_put
-INSERT INTO content (delivery_id, version, address, payload, hash, template, template_version, frozen_at)
-VALUES (:delivery_id, :version, :address, :payload, :hash, :template, :template_version, :frozen_at)
+INSERT INTO content (delivery_id, version, address, payload, hash, template, template_version, frozen_at, mark)
+VALUES (:delivery_id, :version, :address, :payload, :hash, :template, :template_version, :frozen_at, :mark)
 ON CONFLICT (delivery_id, version) DO UPDATE SET
     address = excluded.address, payload = excluded.payload, hash = excluded.hash,
     template = excluded.template, template_version = excluded.template_version,
     frozen_at = excluded.frozen_at;
 
 -- name: content_get
-SELECT delivery_id, version, address, payload, hash, template, template_version, frozen_at
+SELECT delivery_id, version, address, payload, hash, template, template_version, frozen_at, mark
 FROM content WHERE delivery_id = :delivery_id AND version = :version;
 
 -- name: template_newest
