@@ -29,10 +29,12 @@ from sendonce.core.errors import ConfigError, InvalidInput
 from sendonce.core.pacing import SECOND
 from sendonce.core.policy import Policy
 from sendonce.core.promise import Promise, ProviderClass
+from sendonce.core.provider_event import ProviderEvent
 from sendonce.held import Hold, hold_of
 from sendonce.pipeline.alarm import LOOK_S, Overdue, Stranded, overdue, overruled, sound, stranded
 from sendonce.pipeline.carrier import Carrier
 from sendonce.pipeline.collector import Collector
+from sendonce.pipeline.events import RETURNED_MAIL, take_in
 from sendonce.pipeline.feed import Feed
 from sendonce.pipeline.hand_in import Together
 from sendonce.pipeline.handed_in import OutboxView, outbox
@@ -44,6 +46,7 @@ from sendonce.pipeline.pruner import prune
 from sendonce.pipeline.pulse import Pulse
 from sendonce.pipeline.restore import hold_everything
 from sendonce.pipeline.retention import Retention, bury_nowhere
+from sendonce.pipeline.returned_mail import ReturnedMail
 from sendonce.pipeline.scheduler import TIMER, Scheduler
 from sendonce.pipeline.sealer import Sealer, refuse_unsealed
 from sendonce.pipeline.worker import Worker, WorkerSettings
@@ -279,6 +282,18 @@ class App:
         """What one returned mail says; see `providers.mail_report`."""
         return read_mail(raw, secret=self.store.secret, now=self.clock.now())
 
+    def take_in_mail(self, events: Sequence[ProviderEvent]) -> None:
+        """Keep what returned mail says, durable on return. Raises `StoreUnavailable`: nothing is kept."""
+        take_in(self.store, self.policy, RETURNED_MAIL, events).result()
+
+    def returned_mail(self) -> ReturnedMail | None:
+        """Who looks into the mailbox of bounces; None: there is none."""
+        mailbox = self.mailbox()
+        if mailbox is None:
+            return None
+        every_s = self.settings.bounces.every_s
+        return ReturnedMail(mailbox, self.read_mail, self.take_in_mail, every_s=every_s)
+
     def collector(self) -> Collector:
         return Collector(self.store, self.policy, self.book)
 
@@ -392,6 +407,7 @@ class App:
             stops.append(worker.stop)
         leader: Leader | None = None
         keeping: Leader | None = None
+        returning: Leader | None = None
         if scheduler is not None:
             lead = leader = Leader(self.store, "scheduler", self.process, lease_s=self.policy.lease_s)
 
@@ -420,6 +436,7 @@ class App:
                 return self.settings.pass_every_s if done.complete else 0.0
 
             keeping = self._keeping(tasks, stops, on_error)
+            returning = self._returning(tasks, stops, on_error)
             taking_in = Poller("collector", collect, on_error=on_error, again_max_s=BEAT_AGAIN_S)
             tasks.append(asyncio.create_task(taking_in.run(), name="collector"))
             stops.append(taking_in.stop)
@@ -458,13 +475,34 @@ class App:
             stop()
         stopper.cancel()
         await asyncio.gather(*tasks)
-        for each in (leader, sealing, keeping):
+        for each in (leader, sealing, keeping, returning):
             if each is not None:
                 await asyncio.to_thread(each.resign)
         if heart is not None:
             await heart.sign_off()
         for provider in self._providers.values():
             await provider.close()
+
+    def _returning(
+        self,
+        tasks: list[asyncio.Task[None]],
+        stops: list[Callable[[], None]],
+        on_error: Callable[[str, Exception], None],
+    ) -> Leader | None:
+        """Bounces that come as mail, in one process that schedules; who leads in it."""
+        returned = self.returned_mail()
+        if returned is None:
+            return None
+        every_s = self.settings.bounces.every_s
+        lead = Leader(self.store, "bounces", self.process, lease_s=max(RETENTION_LEASE_S, 3 * every_s))
+
+        async def look() -> float:
+            return await asyncio.to_thread(lambda: returned.step() if lead.leads() else every_s)
+
+        poller = Poller("bounces", look, on_error=on_error, again_max_s=every_s)
+        tasks.append(asyncio.create_task(poller.run(), name="bounces"))
+        stops.append(poller.stop)
+        return lead
 
     def _keeping(
         self,

@@ -418,7 +418,7 @@ class BouncesTable:
         kind=kinds.LINE,
         default="",
     )
-    every_s: float = setting("How often it is looked into.", kind=kinds.duration(1.0, 86_400.0), default=60.0)
+    every_s: float = setting("How often it is looked into.", kind=kinds.duration(1.0, 600.0), default=60.0)
     timeout_s: float = setting(
         "How long the server may take for each step.", kind=kinds.duration(1.0, 600.0), default=20.0
     )
