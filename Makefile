@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-postgres check format bench wheel lock upgrade clean simulate contract crash drill
+.PHONY: help setup demo test test-postgres test-browser screens check format bench wheel lock upgrade clean simulate contract crash drill
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,12 @@ test-postgres: $(READY) ## the tests of the PostgreSQL store on another version:
 	@test -x "$(PROGRAMS)/postgres" || { echo "test-postgres: PROGRAMS=FOLDER must name the folder of a postgres"; exit 1; }
 	@SENDONCE_POSTGRES_BIN="$(PROGRAMS)" $(BIN)/pytest --numprocesses auto tests/conformance/test_store.py \
 		$(wildcard tests/integration/test_postgres*.py) $(ARGS)
+
+test-browser: $(READY) ## the console in Chromium, which must be installed: apt-get install chromium, or SENDONCE_CHROMIUM=PATH
+	@$(BIN)/pytest tests/browser $(ARGS)
+
+screens: $(READY) ## take the pictures of docs/console/ anew
+	@$(BIN)/python -m tests.browser.screens docs/console
 
 check: $(READY) ## the gate: format, lint, types, imports, docs
 	@$(BIN)/ruff format --check . || { echo "check: 'make format' puts it right"; exit 1; }
