@@ -217,6 +217,25 @@ def test_who_left_the_old_one_in_time_holds_nothing_again(
     other.promote()
     let_go(a_store(opened, at(other)), policy)
     assert standing_of(apart) is None
+    beat(apart)  # what it wrote before is not there: the release knew of that
+    assert standing_of(apart) is None
+
+
+def test_what_is_lost_right_after_a_release_is_no_part_of_it(
+    primary: PostgresServer, opened: ExitStack, policy: Policy
+) -> None:
+    """The span that was released ends a margin after the release: a commit of that margin may be lost too."""
+    beat(a_store(opened, at(primary)))
+    hold_by_hand(a_store(opened, at(primary)), reason="set back", actor="operator:ann")
+    let_go(a_store(opened, at(primary)), policy)
+    backup = primary.copy()
+    opened.callback(backup.close)
+    both = a_store(opened, at(primary, backup))
+    beat(both)
+    primary.stop(immediate=True)
+    backup.start()
+    beat(both)
+    is_held(both, LOST_COMMITS)
 
 
 # A backup is restored

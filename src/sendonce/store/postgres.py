@@ -751,7 +751,7 @@ class _Writing:
 
     def _committed(self, number: int) -> None:
         self._number, self._written_at = number, time.monotonic()
-        self._lineage.committed_at = self._clock.now()
+        self._lineage.committed(self._clock.now())
 
     def _miss(self) -> None:
         """Our row in `writer` is not as our last commit left it: that commit is lost; or the row was tidied

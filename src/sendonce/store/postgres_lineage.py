@@ -18,6 +18,9 @@ Besides, each connection remembers what it has seen, for what no line of history
     older         a store epoch below the one it knows: an old primary that came back
     lost commits  its own last commit is not there: the server's files were set back
     late          it went on with the server before for longer than the release knew of
+
+What a release has already reconciled is no news: a connection that was idle since before it, and finds only now
+that its last commit is missing, holds nothing again.
 """
 
 from __future__ import annotations
@@ -55,7 +58,8 @@ class Lineage:
     """What one writing connection knows of its server's line of history.
 
     held, epoch   as the transaction that was begun last found them
-    committed_at  when it last committed something, by the calendar of the server
+    committed_at  when it last committed something, by the calendar of the server; `committed_epoch`: in
+                  which store epoch
     lost          a commit of its own that was answered is not there
     """
 
@@ -64,6 +68,7 @@ class Lineage:
         self.held = False
         self.epoch = 0
         self.committed_at = 0
+        self.committed_epoch = 0
         self.lost = False
         self.columns = (
             "CASE WHEN pg_is_in_recovery() THEN '' "
@@ -93,6 +98,10 @@ class Lineage:
                 "failover that lost commits could not be noticed: GRANT EXECUTE ON FUNCTION "
                 "pg_walfile_name(pg_lsn), pg_current_wal_insert_lsn(), pg_control_system() TO its user"
             ) from None
+
+    def committed(self, now: int) -> None:
+        """The transaction that was begun last is there, at `now` (the server's calendar)."""
+        self.committed_at, self.committed_epoch = now, self.epoch
 
     def is_as_before(self, answer: tuple[Any, ...], ask: Ask) -> bool:
         """Take in what a transaction was begun with; False: `settle` has something to write first."""
@@ -138,7 +147,10 @@ class Lineage:
             return FAILOVER if (was[0], *was[2:]) == (is_[0], *is_[2:]) else RESTORED
         if epoch < self._known_epoch:
             return OLDER
-        if self.lost:
+        released = self.committed_at <= int(tx.meta(RELEASED) or 0)
+        # The released span ends a margin after the release. What was committed in that margin is of the
+        # epoch that the release began, and was not reconciled.
+        if self.lost and not (released and self.committed_epoch < epoch):
             return LOST_COMMITS
         moved = self._seen not in ("", self._line)
-        return LATE if moved and self.committed_at > int(tx.meta(RELEASED) or 0) else ""
+        return LATE if moved and not released else ""
