@@ -19,8 +19,8 @@ Besides, each connection remembers what it has seen, for what no line of history
     lost commits  its own last commit is not there: the server's files were set back
     late          it went on with the server before for longer than the release knew of
 
-What a release has already reconciled is no news: a connection that was idle since before it, and finds only now
-that its last commit is missing, holds nothing again.
+What a release has already reconciled is no news: a connection that was idle since before it, and finds only
+now that its last commit is missing, holds nothing again.
 """
 
 from __future__ import annotations
