@@ -10,6 +10,7 @@ import http.client
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ from sendonce.pipeline import claimer, consent, settler
 from sendonce.pipeline.api_keys import add
 from sendonce.pipeline.attempt import Attempted
 from sendonce.pipeline.templates import add_sources
-from sendonce.ports.store import Delivery, Process
+from sendonce.ports.store import Delivery, Process, Tx
 from sendonce.render import TemplateSource
 from tests.integration.api_world import serving_of
 
@@ -271,6 +272,10 @@ def console(folder: Path, store_url: str = "") -> Iterator[ConsoleWorld]:
             yield world
 
 
+def _beat(process: Process, tx: Tx) -> None:
+    tx.processes.beat(process)
+
+
 def users_file(**roles: str) -> str:
     """One user for each role, and others beside; all have the same password."""
     users = {role: role for role in ("viewer", "support", "operator", "admin")} | roles
@@ -313,7 +318,7 @@ def _fill(world: ConsoleWorld) -> None:
     for id_, role in (("w-1", "worker"), ("s-1", "scheduler")):
         channels = "email,sms" if role == "worker" else ""
         process = Process(id_, role, channels, "node-3", 4711, beat, beat, lease, stopped=False)
-        app.store.write(lambda tx, process=process: tx.processes.beat(process)).result()
+        app.store.write(partial(_beat, process)).result()
     for number in range(1, 13):
         customer = f"customer-{70 + number}"
         key = world.schedule(f"shipment-{4820 + number}", customer=customer, group="autumn-sale")

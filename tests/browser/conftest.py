@@ -1,8 +1,8 @@
 """The console in a real Chromium, for `make test-browser`.
 
-The browser is that of the distribution, which is found, or it is said how to get it; none is downloaded, and
-nothing is skipped. Every page is watched: a request to anywhere else, a script that the policy stops, an error
-in the page or a dialog makes the test red that caused it.
+The browser is that of the distribution, which is found, or it is said how to get it; none is downloaded,
+and nothing is skipped. Every page is watched: a request to anywhere else, a script that the policy stops, an
+error in the page or a dialog makes the test red that caused it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.console_world import PASSWORD, ConsoleWorld, console
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATH: Final = "SENDONCE_CHROMIUM"
-WITHIN_MS: Final = 8_000
+WITHIN_MS: Final = 60_000
 
 
 def chromium() -> str:
@@ -29,8 +29,8 @@ def chromium() -> str:
     found = named or next((path for name in NAMES if (path := shutil.which(name))), "")
     if not found or not os.access(found, os.X_OK):
         raise RuntimeError(
-            f"there is no Chromium{f' at {named}' if named else ''}: install it (on Debian and Ubuntu: apt-get "
-            f"install chromium; on macOS: brew install --cask chromium), or name the program with {PATH}"
+            f"there is no Chromium{f' at {named}' if named else ''}: install it (Debian and Ubuntu: apt-get "
+            f"install chromium; macOS: brew install --cask chromium), or name the program with {PATH}"
         )
     return found
 

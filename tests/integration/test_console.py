@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -477,7 +478,7 @@ def test_two_operators_who_redrive_at_once_have_one_batch(world: ConsoleWorld, a
     for each in presses:
         each.join()
     for answer in answers:
-        wait_for(lambda answer=answer: "It is done" in operator.get(answer).text)
+        wait_for(partial(_is_done, operator, answer))
     keys = [world.keys[f"dead-{number}"] for number in range(1, 5)]
     assert {world.state(key) for key in keys} == {State.QUEUED}
     assert [world.row(key).standing.epoch for key in keys] == [
@@ -487,3 +488,7 @@ def test_two_operators_who_redrive_at_once_have_one_batch(world: ConsoleWorld, a
     assert sum('"redriven":4' in str(row["body"]).replace(" ", "") for row in redriven) == 1
     again = operator.get(preview).text
     assert "Do it" not in again  # there is nothing left to send
+
+
+def _is_done(browser: Browser, address: str) -> bool:
+    return "It is done" in browser.get(address).text

@@ -59,8 +59,8 @@ def token(session: str, purpose: str, secret: bytes, now: int) -> str:
 
 def nonce_of(given: str, session: str, purpose: str, secret: bytes, now: int) -> str:
     """The nonce of a token of ours. Raises `Forged`."""
-    parts = given.split(".") if len(given) < 200 else []
-    if len(parts) != 3 or not (parts[1].isascii() and parts[1].isdigit()):
+    parts = given.split(".") if given.isascii() and len(given) < 200 else []
+    if len(parts) != 3 or not parts[1].isdigit():
         raise Forged
     nonce, issued, mac = parts
     if not hmac.compare_digest(mac, _mac(session, purpose, nonce, issued, secret)):

@@ -16,6 +16,8 @@ WAIT_MAX_S: Final = 60.0
 ALL_PER_S: Final = 5.0
 ALL_BURST: Final = 20
 NAMES_MAX: Final = 10_000
+EARLY_S: Final = 0.001
+"""So much is no earlier: sums of fractions are not exact."""
 
 
 class Tries:
@@ -33,7 +35,7 @@ class Tries:
             spacing = 1.0 / ALL_PER_S
             earliest = max(self._free_at, now)
             early = earliest - now - (ALL_BURST - 1) * spacing
-            if early > 0:
+            if early > EARLY_S:
                 return early
             self._free_at = earliest + spacing
             return 0.0

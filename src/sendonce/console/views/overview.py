@@ -8,6 +8,7 @@ from typing import Final
 
 from sendonce.console.asked import Asked, Console
 from sendonce.console.page import Page
+from sendonce.pipeline.forecast import Forecast, forecast
 from sendonce.pipeline.minutes import ENDS, Minutes, minutes
 from sendonce.pipeline.overview import Overview, ProcessView, overview
 from sendonce.ports.store import Tx
@@ -15,14 +16,19 @@ from sendonce.ports.store import Tx
 EVERY_S: Final = 5
 FRESH_S: Final = 2.0
 """However many people look, the store is looked through so often at most by this process."""
+AHEAD_S: Final = 30.0
+"""The same for the forecast, which looks through a day."""
 ENDED_SHOWN: Final = 5
 
 _looking: Final = threading.Lock()
+_foreseeing: Final = threading.Lock()
 _seen: dict[int, tuple[float, Overview, Minutes]] = {}
+_foreseen: dict[int, tuple[float, Forecast]] = {}
 
 
 def show(asked: Asked) -> Page:
     seen, hour = _look(asked.console, asked)
+    ahead = _ahead(asked)
     shown, ended = _processes(seen)
     return Page(
         "overview.html",
@@ -34,6 +40,8 @@ def show(asked: Asked) -> Page:
             "processes": shown,
             "ended": ended,
             "sentence": _sentence(seen),
+            "ahead": {each.channel: each for each in ahead.channels},
+            "missed": [each for each in ahead.accounts if each.missed],
         },
         every_s=EVERY_S,
     )
@@ -47,6 +55,7 @@ def fresh(asked: Asked) -> Overview:
 def forget(asked: Asked) -> None:
     """Something was changed: look anew at the next request."""
     _seen.pop(id(asked.console), None)
+    _foreseen.pop(id(asked.console), None)
 
 
 def _look(console: Console, asked: Asked) -> tuple[Overview, Minutes]:
@@ -59,6 +68,17 @@ def _look(console: Console, asked: Asked) -> tuple[Overview, Minutes]:
 
             known = _seen[id(console)] = (time.monotonic(), *asked.read(look))
         return known[1], known[2]
+
+
+def _ahead(asked: Asked) -> Forecast:
+    """What will leave when, within a day."""
+    key = id(asked.console)
+    with _foreseeing:
+        known = _foreseen.get(key)
+        if known is None or time.monotonic() - known[0] >= AHEAD_S:
+            made = asked.read(lambda tx: forecast(tx, asked.policy))
+            known = _foreseen[key] = (time.monotonic(), made)
+        return known[1]
 
 
 def _columns(hour: Minutes) -> list[list[tuple[str, int]]]:
