@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 from collections.abc import Callable
 
 import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,3 +159,83 @@ def test_nothing_that_is_made_up_is_believed_or_raises(headers: dict[str, str], 
     signature = headers.get("svix-signature", "")
     assert not twilio("https://us.example.com/", headers, signature, [SVIX_SECRET])
     assert not mailgun(str(SVIX_AT), "token", signature, [SVIX_SECRET], now=SVIX_AT * SECOND)
+
+
+def test_a_signature_is_written_in_one_way_only() -> None:
+    """The last character of a base64 text may have spare bits, by which one signature had several forms."""
+    at, body, key = 1_770_920_772, b"[]", ec.generate_private_key(ec.SECP256R1())
+    der = key.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    public = [signatures.p256_key(base64.b64encode(der).decode())]
+
+    def is_theirs(signature: str) -> bool:
+        name = "x-twilio-email-event-webhook"
+        headers = {f"{name}-signature": signature, f"{name}-timestamp": str(at)}
+        return holds(lambda: signatures.sendgrid(headers, body, public, now=at * SECOND))
+
+    signature = b""
+    while len(signature) % 3 == 0:  # the length of the DER varies
+        signature = key.sign(f"{at}".encode() + body, ec.ECDSA(hashes.SHA256()))
+    text = base64.b64encode(signature).decode()
+    last = len(text.rstrip("=")) - 1
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    spare = alphabet[alphabet.index(text[last]) ^ 1]
+    other = text[:last] + spare + text[last + 1 :]
+    assert base64.b64decode(other) == signature, "the same bytes"
+    assert is_theirs(text)
+    for changed in (other, text + "\n", text.rstrip("="), f" {text}"):
+        assert not is_theirs(changed)
+
+
+@pytest.mark.parametrize("head", [{"alg": "none"}, {"alg": "HS512"}, {"alg": "RS256"}, {}, [], "HS256"])
+def test_a_token_of_another_kind_is_none(head: object) -> None:
+    at, body = 1_770_920_772, b"{}"
+
+    def part(value: object) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+    def is_theirs(head: object, **claims: object) -> bool:
+        whole = {"iat": at, "payload_hash": hashlib.sha256(body).hexdigest(), **claims}
+        signed = f"{part(head)}.{part(whole)}"
+        digest = hmac.digest(b"key", signed.encode(), "sha256")
+        token = f"{signed}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+        return holds(lambda: signatures.vonage(f"Bearer {token}", body, [Secret("key")], now=at * SECOND))
+
+    assert is_theirs({"alg": "HS256", "typ": "JWT"})
+    assert not is_theirs(head)
+    for claims in ({"payload_hash": ""}, {"payload_hash": None}, {"iat": "soon"}, {"iat": at - 90_001}):
+        assert not is_theirs({"alg": "HS256"}, **claims)
+
+
+def test_nothing_is_signed_with_an_empty_secret() -> None:
+    empty, at = [Secret("")], 1_770_920_772
+    hexdigest = hmac.new(b"", f"{at}t".encode(), hashlib.sha256).hexdigest()
+    assert not mailgun(str(at), "t", hexdigest, empty, now=at * SECOND)
+    assert not holds(lambda: signatures.shared_secret("Bearer ", empty))
+    digest = base64.b64encode(hmac.digest(b"", b"https://us.example.com/", "sha1")).decode()
+    assert not twilio("https://us.example.com/", {}, digest, empty)
+    body = hmac.new(b"", b"{}", hashlib.sha256).hexdigest()
+    assert not holds(lambda: signatures.hmac_of_body(body, b"{}", empty, timestamp=None, now=0))
+
+
+@pytest.mark.parametrize(
+    ("header", "theirs"),
+    [
+        ("Bearer s:ecret", True),
+        ("bearer s:ecret", True),
+        ("Basic " + base64.b64encode(b"anybody:s:ecret").decode(), True),
+        ("Basic " + base64.b64encode(b":s:ecret").decode(), True),
+        ("Basic " + base64.b64encode(b"s:ecret").decode(), False),
+        ("Basic " + base64.b64encode(b"anybody:secret").decode(), False),
+        ("Basic s:ecret", False),
+        ("Digest s:ecret", False),
+        ("s:ecret", False),
+        ("Bearer", False),
+        ("Bearer  s:ecret", False),
+        ("Bearer \ud800", False),
+        ("", False),
+    ],
+)
+def test_a_secret_that_is_told(header: str, theirs: bool) -> None:
+    assert holds(lambda: signatures.shared_secret(header, [Secret("old"), Secret("s:ecret")])) is theirs

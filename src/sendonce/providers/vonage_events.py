@@ -5,8 +5,8 @@
 
 The `Authorization` header is a JWT (HS256, by the account's signature secret) with the hash of the body.
 Vonage calls it optional to compare the hash; here a body without it is not believed. In an internal error
-Vonage may call unsigned, and wants a refusal then, after which it calls again signed. Our send key is
-`client_ref`.
+Vonage may call unsigned, and asks for a 5xx then, after which it calls again, signed: `NotNow`. Our send key
+is `client_ref`.
 
 "submitted" tells no more than that Vonage has it. A message to somebody who had replied STOP is taken and
 then reported with error 1240: it stands on their list.
@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sendonce.core.provider_event import EventKind, ProviderEvent
-from sendonce.ports.events import EventBatch, EventRequest
+from sendonce.ports.events import EventBatch, EventRequest, NotNow
 from sendonce.ports.secret import Secret
 from sendonce.providers import signatures
 from sendonce.providers.api import code_in, receipt_in
@@ -53,7 +53,10 @@ class VonageEvents(VendorEvents):
         self._secrets = secrets
 
     async def read(self, request: EventRequest, *, now: int) -> EventBatch:
-        signatures.vonage(request.headers.get("authorization", ""), request.body, self._secrets, now=now)
+        authorization = request.headers.get("authorization", "")
+        if not authorization:
+            raise NotNow("unsigned")
+        signatures.vonage(authorization, request.body, self._secrets, now=now)
         return collect([json_object(request)], _event)
 
 

@@ -114,7 +114,8 @@ class EventContract(ABC):
         return self.signed(self.example(), secret, at=at)
 
     def refused(self, request: EventRequest, *secrets: str) -> bool:
-        return str(self.read(request, *secrets)).startswith("Forged ")
+        """Whether it is not taken for the provider's: forged, or nothing that could be said of it now."""
+        return str(self.read(request, *secrets)).startswith(("Forged ", "NotNow "))
 
     def test_what_is_the_providers_is_read(self) -> None:
         batch = self.read(self.good())
