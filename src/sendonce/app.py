@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from sendonce import telemetry
 from sendonce.checkpoints import exporter
@@ -31,11 +31,25 @@ from sendonce.core.policy import Policy
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.core.provider_event import ProviderEvent
 from sendonce.held import Hold, hold_of
-from sendonce.pipeline.alarm import LOOK_S, Overdue, Stranded, overdue, overruled, sound, stranded
+from sendonce.metrics import FORECAST_MISSES, Sample
+from sendonce.pipeline.alarm import (
+    FORECAST_S,
+    LOOK_S,
+    Coming,
+    Overdue,
+    Stranded,
+    overdue,
+    overruled,
+    sound,
+    stranded,
+    warn,
+)
 from sendonce.pipeline.carrier import Carrier
 from sendonce.pipeline.collector import Collector
 from sendonce.pipeline.events import RETURNED_MAIL, take_in
 from sendonce.pipeline.feed import Feed
+from sendonce.pipeline.forecast import forecast
+from sendonce.pipeline.gauges import gauges
 from sendonce.pipeline.hand_in import Together
 from sendonce.pipeline.handed_in import OutboxView, outbox
 from sendonce.pipeline.heartbeat import BEAT_AGAIN_S, Heartbeat, Name
@@ -93,6 +107,10 @@ from sendonce.telemetry import tell
 from sendonce.template_book import TemplateBook, from_store
 
 
+if TYPE_CHECKING:  # it needs an extra
+    from sendonce.exposition import Exposition
+
+
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """A provider, and the settings that it is made from.
@@ -147,6 +165,8 @@ TRANSPORTS: Final = {
 RETENTION_LOOK_S: Final = 60.0
 RETENTION_LEASE_S: Final = 3 * RETENTION_LOOK_S
 
+SHOW_S: Final = 10.0
+"""How often a process that shows metrics looks at what stands in the store."""
 DUE_APART_S: Final = 0.2
 """How often news of what is due may start a pass, each of which is kept in the run history."""
 
@@ -164,6 +184,8 @@ class App:
         self.process: Final = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._providers = {name: make_provider(account) for name, account in settings.accounts.items()}
         self._event_sources: dict[str, EventSource | None] = {}
+        self._foreseen: list[Sample] = []
+        self.shows = False  # whether somebody may ask this process for its metrics
         self.policy: Policy = settings.policy(
             {name: provider.promise for name, provider in self._providers.items()}
         )
@@ -464,7 +486,20 @@ class App:
             forgotten = await asyncio.wrap_future(self.store.write(lambda tx: prune(tx, keep_us)))
             return 1.0 if forgotten == PRUNE_PAGE else PRUNE_LOOK_S
 
-        for beside, step in (("alarm", alarm), ("pruner", forget)):
+        async def foresee() -> float:
+            if leader is None or leader.led or not stand_by:
+                await asyncio.to_thread(self.foresee)
+            return FORECAST_S
+
+        async def show() -> float:
+            if self.shows and self.exposition is not None:
+                await asyncio.to_thread(self.exposition.look)
+            return SHOW_S
+
+        looks_about = [("alarm", alarm), ("pruner", forget), ("metrics", show)]
+        if schedule:
+            looks_about.append(("forecast", foresee))
+        for beside, step in looks_about:
             poller = Poller(beside, step, on_error=on_error)
             tasks.append(asyncio.create_task(poller.run(), name=beside))
             stops.append(poller.stop)
@@ -503,6 +538,38 @@ class App:
         tasks.append(asyncio.create_task(poller.run(), name="bounces"))
         stops.append(poller.stop)
         return lead
+
+    @cached_property
+    def exposition(self) -> Exposition | None:
+        """What this process shows to Prometheus; None where the extra `metrics` is missing."""
+        try:
+            from sendonce.exposition import Exposition
+        except ImportError:
+            return None
+        return Exposition(self._gauges)
+
+    def _gauges(self) -> list[Sample]:
+        return [*self.store.read(lambda tx: gauges(tx, self.policy)), *self._foreseen]
+
+    def foresee(self) -> None:
+        """Compute the next day, and warn of what will be late. Blocks for one read."""
+        seen = self.store.read(lambda tx: forecast(tx, self.policy))
+        self._foreseen = [
+            Sample(FORECAST_MISSES, (each.channel, each.account), each.missed) for each in seen.accounts
+        ]
+        warn(
+            [
+                Coming(
+                    each.channel,
+                    each.account,
+                    each.missed,
+                    max(0, each.first_miss_at - seen.now) / SECOND,
+                    each.needed_per_s or 0.0,
+                )
+                for each in seen.accounts
+                if each.missed
+            ]
+        )
 
     def _keeping(
         self,

@@ -30,6 +30,7 @@ from typing import Any, Final, TextIO
 import structlog
 
 from sendonce.core.errors import SendonceError
+from sendonce.metrics import TOLD
 
 DEBUG: Final = logging.DEBUG
 INFO: Final = logging.INFO
@@ -95,6 +96,7 @@ def tells(event: Event) -> bool:
 
 def tell(event: Event, **fields: object) -> None:
     """Tell one event. Never raises: a full disk under the log must not stop a send."""
+    TOLD.add((event.name,))
     if event.level < _told.threshold:
         return
     with suppress(Exception):
@@ -237,6 +239,12 @@ BACKLOG_OLD: Final = Event(
     ("channel", "account", "age_s", "due"),
 )
 
+FORECAST_LATE: Final = Event(
+    "forecast_late",
+    "What falls due within a day will miss its window or expire: see `sendonce forecast`.",
+    WARNING,
+    ("channel", "account", "count", "in_s", "needed_per_s"),
+)
 ACCOUNT_LOST: Final = Event(
     "account_lost",
     "Deliveries hang on an account that the configuration lost: nobody sends them or asks about them.",
@@ -457,6 +465,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "foreign": "mails without a token of ours, which are not believed",
     "import_id": "the import, which is a group",
     "imports": "imports forgotten",
+    "in_s": "how long until it begins",
     "intake_id": "its number in `sendonce outbox list`",
     "invalid": "rows that were refused; the import's report says why",
     "kind": "what a provider said, as `core.provider_event` names it",
@@ -469,6 +478,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "line": "the server's line of history: system, timeline, database and table",
     "mails": "mails read",
     "message": "the broker's id of the message",
+    "needed_per_s": "calls a second that would suffice; 0: no rate would",
     "outcome": "what the call returned, as `core.outcome` names it",
     "oversized": "mails too large to be read",
     "pid": "the process id",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -37,10 +38,12 @@ from sendonce.api import (
 from sendonce.api.door import Bounds, Door
 from sendonce.api.idempotency import HEADER
 from sendonce.api.problems import MEDIA_TYPE, TITLES, Problem, problem_of, problem_of_http, problem_of_values
-from sendonce.api.program import Program
+from sendonce.api.program import CALLER, Caller, Program
 from sendonce.api.unsubscribe import Unsubscribe
 from sendonce.console.application import console_of, is_ours
+from sendonce.core.access import Scope
 from sendonce.core.errors import SendonceError, StoreError
+from sendonce.runtime.health import METRICS_TYPE
 from sendonce.telemetry import fault, tell
 
 DESCRIPTION: Final = """Due reminders by email and SMS, each delivered once.
@@ -100,6 +103,17 @@ def application(
         lacks = ready.lacks()
         text = f"not ready: {lacks}\n" if lacks else "ready\n"
         return PlainTextResponse(text, 503 if lacks else 200, {"Cache-Control": "no-store"})
+
+    @made.get("/metrics", include_in_schema=False)
+    def metrics(request: Request) -> Response:
+        """Whoever scrapes has a key; what it shows is the whole installation's."""
+        Caller(program, request.scope[CALLER]).needs(Scope.OPERATE)
+        shown = program.app.exposition
+        if shown is None:
+            raise Problem("not_found", "metrics need the extra: pip install 'sendonce[metrics]'")
+        with suppress(StoreError):  # what this process counted is shown in any case
+            shown.look()
+        return Response(shown.text(), media_type=METRICS_TYPE, headers={"Cache-Control": "no-store"})
 
     @made.get("/v1/openapi.json", include_in_schema=False)
     def openapi() -> Response:

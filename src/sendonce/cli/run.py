@@ -268,7 +268,13 @@ async def _only_api(shell: Shell, address: Address, stop_s: float) -> None:
 async def _probed(shell: Shell, work: _Work, address: Address) -> AsyncIterator[None]:
     """Answer probes meanwhile. Raises `ConfigError` where that address cannot be had."""
     build = version("sendonce")
-    server = HealthServer(lambda: _report(shell, work, build), on_error=tell_of)
+    shown = shell.app.exposition
+    shell.app.shows = shown is not None
+    server = HealthServer(
+        lambda: _report(shell, work, build),
+        on_error=tell_of,
+        metrics=None if shown is None else shown.text,
+    )
     await server.start(address, field=HEALTH)
     shell.screen.note(f"health: http://{address}/health", style="")
     try:

@@ -215,7 +215,11 @@ class _Line:
         self._open: _Open | None = None
         self._started = self._late = self._expired = 0.0
         self._first_late: tuple[int, int] | None = None
-        self._never = supply.opens_at is None or self._per_us <= 0
+        self._never = (
+            supply.opens_at is None
+            or self._per_us <= 0
+            or any(quota.count < self._calls for quota in supply.quotas)
+        )
 
     def take(self, number: int, volume: Volume) -> None:
         if volume.count <= 0:

@@ -27,6 +27,8 @@ from sendonce.ports.store import Tx
 from sendonce.telemetry import tell
 
 LOOK_S: Final = 15.0
+FORECAST_S: Final = 300.0
+"""How often it is computed what will be late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,31 @@ def overruled(tx: Tx, policy: Policy, channels: Collection[Channel]) -> list[str
         for name, account in sorted(policy.accounts.items())
         if account.channel in channels and seeded.get(name) not in (None, account.limits)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """What an account will not send in time, by the forecast: how many, from how soon on, and the rate of
+    calls that would suffice (0: none would)."""
+
+    channel: str
+    account: str
+    count: int
+    in_s: float
+    needed_per_s: float
+
+
+def warn(coming: Sequence[Coming]) -> None:
+    """Say so before it happens."""
+    for each in coming:
+        tell(
+            telemetry.FORECAST_LATE,
+            channel=each.channel,
+            account=each.account,
+            count=each.count,
+            in_s=round(each.in_s),
+            needed_per_s=round(each.needed_per_s, 1),
+        )
 
 
 def sound(

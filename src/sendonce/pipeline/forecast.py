@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -47,6 +47,9 @@ SAMPLE: Final = 20_000
 CALLS_ENTRIES: Final = 4_000
 CALLS_MIN: Final = 20
 """Fewer calls than that say nothing of the next ones."""
+BETWEEN_US: Final = 100_000
+"""A lane is claimed for again within so long where lanes are what lacks."""
+REPEATS_MAX: Final = 0.9
 NAMED_MAX: Final = 5
 LOOKED_AT: Final = 200
 OFFSET_MAX: Final = 200_000
@@ -486,19 +489,42 @@ def _rate(gate: Gate, cost: float) -> float:
 
 def _calls(tx: Tx) -> Mapping[str, _Calls]:
     last = int(tx.rows("view_progress_last_entry")[0]["id"])
-    began: dict[int, int] = {}
-    held: dict[str, list[int]] = defaultdict(list)
-    again: dict[str, int] = defaultdict(int)
+    seen: dict[str, _Lanes] = defaultdict(_Lanes)
     for row in tx.rows("view_forecast_calls", after=last - CALLS_ENTRIES):
-        name, id_, at = str(row["account"]), int(row["delivery_id"]), int(row["at"])
+        lanes, id_, at = seen[str(row["account"])], int(row["delivery_id"]), int(row["at"])
         if row["event"] == "claimed":
-            began[id_] = at
-            again[name] += int(row["again"])
-        elif id_ in began:
-            held[name].append(max(0, at - began.pop(id_)))
-    found = {}
-    for name, spans in held.items():
-        if len(spans) >= CALLS_MIN:
-            repeats = min(0.9, again[name] / len(spans))
-            found[name] = _Calls(sum(spans) / len(spans) / SECOND or None, 1.0 / (1.0 - repeats))
-    return found
+            lanes.claimed(id_, at, again=row["again"] == 1)
+        else:
+            lanes.freed(id_, at)
+    return {name: lanes.calls() for name, lanes in seen.items() if len(lanes.held_us) >= CALLS_MIN}
+
+
+class _Lanes:
+    """An account's last calls, as the ledger tells them in order."""
+
+    def __init__(self) -> None:
+        self.held_us: list[int] = []
+        self._began: dict[int, int] = {}
+        self._again = 0
+        self._free_since: deque[int] = deque()
+        self._between_us: list[int] = []
+
+    def claimed(self, id_: int, at: int, *, again: bool) -> None:
+        self._began[id_] = at
+        self._again += again
+        if self._free_since:
+            between_us = at - self._free_since.popleft()
+            if between_us <= BETWEEN_US:  # else there was nothing to claim, or the rate did not let it
+                self._between_us.append(between_us)
+
+    def freed(self, id_: int, at: int) -> None:
+        if id_ in self._began:
+            self.held_us.append(max(0, at - self._began.pop(id_)))
+            self._free_since.append(at)
+
+    def calls(self) -> _Calls:
+        """A lane that is free is of no use until the next claim: that counts as held."""
+        between_us = sum(self._between_us) / len(self._between_us) if self._between_us else 0.0
+        hold_s = (sum(self.held_us) / len(self.held_us) + between_us) / SECOND
+        repeats = min(REPEATS_MAX, self._again / len(self.held_us))
+        return _Calls(hold_s or None, 1.0 / (1.0 - repeats))

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from sendonce import telemetry
+from sendonce import metrics, telemetry
 from sendonce.core import catch_up, news, pacing
 from sendonce.core.consent import Preference, refusal
 from sendonce.core.delivery import Channel, mark_of, send_key
@@ -99,6 +99,7 @@ class Scheduler:
         self._process = process
         self._salt = salt
         self._epoch = 0
+        self._published: list[tuple[str, int]] = []
 
     def run(
         self,
@@ -133,6 +134,7 @@ class Scheduler:
             size = min(CHUNK if self._store.one_writer else CHUNK_BESIDE, left)
             chunk = self._store.write(partial(self._next, mark_before, size)).result()
             counts.update(chunk)
+            self._count_published()
             progress(counts["published"])
             examined = _examined(chunk)
             if examined < size:
@@ -145,7 +147,13 @@ class Scheduler:
             lambda tx: _finish(tx, id_, trigger, mark_before, started_at, counts, complete=complete)
         ).result()
         _tell_pass(report)
+        _count_pass(report)
         return report
+
+    def _count_published(self) -> None:
+        """How late each was that the last unit published, now that it is durable."""
+        for channel, late_us in self._published:
+            metrics.PUBLISH_LATENESS.observe((channel,), late_us / pacing.SECOND)
 
     def _refresh(self, epoch: int) -> None:
         """See which templates are the newest; all of them anew where the store was released since."""
@@ -164,6 +172,7 @@ class Scheduler:
 
     def _next(self, mark_before: int, size: int, tx: Tx) -> Counter[str]:
         """One unit: decide the next due rows, up to `size`, all of them."""
+        self._published = []  # a unit may run again
         rows = [] if tx.held else tx.deliveries.due(tx.now, size)
         return self._decide_all(rows, mark_before, tx) if rows else Counter()
 
@@ -229,6 +238,7 @@ class Scheduler:
                     counts["published"] += 1
                     # By when it was to be looked at: what an earlier pass put off is no late arrival.
                     counts["late"] += int(row.course.next_at < mark_before - int(self._policy.grace_s * 1e6))
+                    self._published.append((row.channel.value, max(0, tx.now - row.course.next_at)))
                     contents.append(content)
                     move = move_on(
                         row, Event.PUBLISHED, self._policy, tx, actor=ACTOR, course=course, details=details
@@ -459,6 +469,14 @@ def payload_of(
 def _examined(counts: Mapping[str, int]) -> int:
     """Rows looked at; "late" and "catch_up" say something about some of them besides."""
     return sum(count for name, count in counts.items() if name not in ("late", "catch_up"))
+
+
+def _count_pass(report: PassReport) -> None:
+    metrics.PASSES.add(("complete" if report.complete else "bound",))
+    metrics.PASS.observe((), (report.finished_at - report.started_at) / pacing.SECOND)
+    for disposition in ("expired", "suppressed", "rejected"):
+        if report.counts.get(disposition):
+            metrics.DISPOSITIONS.add(("any", disposition), report.counts[disposition])
 
 
 def _tell_pass(report: PassReport) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar, assert_never
 
-from sendonce import telemetry
+from sendonce import metrics, telemetry
 from sendonce.core import news, pacing
 from sendonce.core.errors import StoreUnavailable
 from sendonce.core.outcome import (
@@ -50,6 +50,7 @@ from sendonce.pipeline.heartbeat import BEAT_AGAIN_S, Heartbeat, Name
 from sendonce.pipeline.relay import Ahead, Swept, ahead_of, discard, refill, relay, sweep
 from sendonce.pipeline.sender import Conditions, send
 from sendonce.pipeline.settler import settle
+from sendonce.pipeline.tally import tally
 from sendonce.ports.provider import Provider
 from sendonce.ports.queue import Hint, Queue, QueueUnavailable
 from sendonce.ports.store import Store, Tx
@@ -287,7 +288,7 @@ class Worker:
         wait_s = 0.05
         while True:
             try:
-                await _done(
+                states = await _done(
                     self._store.write(
                         lambda tx: settle(
                             tx, attempts, self._policy, process=self._settings.process, chance=self._chance
@@ -311,6 +312,7 @@ class Worker:
                 await self._settle(attempts[half:])
                 return
         self._held.difference_update(_name(attempt.claim) for attempt in attempts)
+        tally(attempts, states)
         try:
             await self._acknowledge(attempts)
         except StoreUnavailable as error:
@@ -343,6 +345,8 @@ class Worker:
             )
         )
         expired = await _done(self._store.write(lambda tx: reaper.expire(tx, self._policy)))
+        if expired:
+            metrics.DISPOSITIONS.add(("any", "expired"), expired)
         return 0.0 if expired >= reaper.PAGE else max(REAP_S, self.idle_s) if not lost else REAP_S / 2
 
     async def _reconcile(self) -> float:

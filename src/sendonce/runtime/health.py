@@ -3,11 +3,12 @@
     /live    200 as long as the loop answers
     /ready   200 while nothing keeps the process from its work, else 503 and what does
     /health  the same and more, as JSON
+    /metrics what this process counts, for Prometheus
 
 It knows nothing of workers: a function tells it, at each request, what to say. It must never disturb the work
 beside it, so everything has a bound: the bytes of a request, the time of a connection, the number of them.
 One more than that number ends the oldest, so that whoever holds all of them keeps no probe out. An answer is
-made at once and fits into any socket's buffer; nothing waits for whoever reads it.
+made at once and written to its socket; nothing waits for whoever reads it.
 
 Each connection is for one request. What follows the request line is read and not looked at: nothing that it
 could say changes an answer.
@@ -29,6 +30,8 @@ from sendonce.core.errors import ConfigError, InvalidInput
 from sendonce.runtime.poller import OnError
 
 LOOPBACK: Final = "127.0.0.1"
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+NO_METRICS: Final = "metrics need the extra: pip install 'sendonce[metrics]'"
 
 _ADDRESS: Final = re.compile(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]]+)):)?([0-9]{1,5})", re.ASCII)
 _REQUEST_LINE: Final = re.compile(rb"([!-~]+) ([!-~]+) HTTP/1\.[0-9]\r\n")
@@ -79,12 +82,21 @@ class Bounds:
 
 
 class HealthServer:
-    """Answers from `start` to `close`. `on_error` hears of a report that could not be made."""
+    """Answers from `start` to `close`. `on_error` hears of a report that could not be made.
+
+    metrics  gives the text of `/metrics`, and blocks nothing; None: there is none
+    """
 
     def __init__(
-        self, report: Callable[[], Report], *, on_error: OnError, bounds: Bounds | None = None
+        self,
+        report: Callable[[], Report],
+        *,
+        on_error: OnError,
+        bounds: Bounds | None = None,
+        metrics: Callable[[], bytes] | None = None,
     ) -> None:
         self._report = report
+        self._metrics = metrics
         self._on_error = on_error
         self.bounds: Final = bounds or Bounds()
         self._server: asyncio.Server | None = None
@@ -128,13 +140,17 @@ class HealthServer:
         if asked is None:
             return _answer(HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request")
         method, path = asked[1], asked[2].partition(b"?")[0]
-        if path not in (b"/live", b"/ready", b"/health"):
+        if path == b"/metrics" and self._metrics is None:
+            return _answer(HTTPStatus.NOT_FOUND, NO_METRICS, method=method)
+        if path not in (b"/live", b"/ready", b"/health", b"/metrics"):
             return _answer(HTTPStatus.NOT_FOUND, "there are /live, /ready and /health", method=method)
         if method not in (b"GET", b"HEAD"):
             return _answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", "Allow: GET, HEAD")
         if path == b"/live":
             return _answer(HTTPStatus.OK, "alive", method=method)
         try:
+            if path == b"/metrics" and self._metrics is not None:
+                return _answer(HTTPStatus.OK, self._metrics(), content_type=METRICS_TYPE, method=method)
             report = self._report()
             body = json.dumps(report.document)
         except Exception as error:
@@ -206,12 +222,12 @@ class _Connection(asyncio.Protocol):
 
 def _answer(
     status: HTTPStatus,
-    text: str,
+    text: str | bytes,
     *headers: str,
     content_type: str = "text/plain; charset=utf-8",
     method: bytes = b"GET",
 ) -> bytes:
-    body = f"{text}\n".encode()
+    body = text if isinstance(text, bytes) else f"{text}\n".encode()
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",
         f"Content-Type: {content_type}",

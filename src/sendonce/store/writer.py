@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from sendonce import telemetry
+from sendonce import metrics, telemetry
 from sendonce.core.errors import StoreError, StoreUnavailable
 from sendonce.ports.store import Tx
 from sendonce.telemetry import tell
@@ -208,6 +208,7 @@ def _run_group(jobs: list[_Job], transactions: Transactions, more: Callable[[], 
     put_off: list[_Job] = []
     committed = False
     waiting = iter(jobs[1:])
+    began = time.monotonic()
     try:
         transactions.begin()
         until = time.monotonic() + HOLD_S
@@ -233,9 +234,11 @@ def _run_group(jobs: list[_Job], transactions: Transactions, more: Callable[[], 
         transactions.commit()
     except RunAgain:
         transactions.rollback()
+        metrics.STORE_FAILURES.add()
         raise
     except BaseException as error:
         transactions.rollback()
+        metrics.STORE_FAILURES.add()
         if isinstance(error, TransactionLost) and error.__cause__ is not None:
             error = error.__cause__
         failed = {id(job) for job, _ in failures}
@@ -243,6 +246,8 @@ def _run_group(jobs: list[_Job], transactions: Transactions, more: Callable[[], 
         put_off = []
     else:
         committed = True
+        metrics.STORE_COMMIT.observe((), time.monotonic() - began)
+        metrics.STORE_UNITS.add((), len(answers))
         for job, answer in answers:
             with suppress(InvalidStateError):
                 job.future.set_result(answer)

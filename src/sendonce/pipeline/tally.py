@@ -1,0 +1,48 @@
+"""What ended calls add to this process's counts, once their outcomes are durable.
+
+Counted here and not where they are settled: a unit of the store may run twice, and it happened once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from sendonce import metrics
+from sendonce.core.lifecycle import ENDED, State
+from sendonce.core.outcome import Accepted, NotStarted, Throttled
+from sendonce.core.pacing import SECOND
+from sendonce.pipeline.attempt import Attempted
+
+
+def tally(attempts: Sequence[Attempted], states: Sequence[State]) -> None:
+    """Count a settled group. `states`: after each, in the order of delivery ids."""
+    ended: Counter[metrics.Labels] = Counter()
+    outcomes: Counter[metrics.Labels] = Counter()
+    for attempt in attempts:
+        claim, outcome = attempt.claim, attempt.outcome
+        account = (claim.channel.value, claim.account)
+        outcomes[*account, type(outcome).__name__.lower()] += 1
+        if isinstance(outcome, NotStarted):
+            continue
+        if claim.row.course.attempts > 1:
+            metrics.RETRIES.add(account)
+        if isinstance(outcome, Throttled):
+            metrics.THROTTLES.add((*account, outcome.scope.value))
+        if isinstance(outcome, Accepted) and outcome.duplicate:
+            metrics.KNOWN.add(account)
+        metrics.PACING_WAIT.observe(account, max(0, claim.slot_at - claim.claimed_at) / SECOND)
+        if attempt.started_at:
+            metrics.START_LATENESS.observe(account, max(0, attempt.started_at - claim.slot_at) / SECOND)
+            metrics.CALL.observe(account, max(0, attempt.ended_at - attempt.started_at) / SECOND)
+    for attempt, state in zip(sorted(attempts, key=_by_id), states, strict=False):
+        if state in ENDED or state is State.UNCERTAIN:
+            ended[attempt.claim.channel.value, state.lower()] += 1
+    for labels, count in outcomes.items():
+        metrics.ATTEMPTS.add(labels, count)
+    for labels, count in ended.items():
+        metrics.DISPOSITIONS.add(labels, count)
+
+
+def _by_id(attempt: Attempted) -> int:
+    return attempt.claim.delivery_id
