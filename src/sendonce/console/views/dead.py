@@ -103,12 +103,12 @@ def redrive(asked: Asked) -> Done:
     extend_s = parse_duration(extend, field="extend") if extend else 0.0
     store, policy, actor = asked.store, asked.policy, asked.who.actor
 
-    def work(progress: Progress, tell: Tell) -> None:
+    def work(progress: Progress, note: Tell) -> None:
         def heard(done: Redrive) -> None:
             progress.redriven, progress.refused = done.redriven, done.refused.total()
             progress.last_at = done.last_at
             progress.whys = done.refused.most_common(batch.REFUSED_SHOWN)
-            tell(progress)
+            note(progress)
 
         done = stage.redrive(
             store,

@@ -16,7 +16,7 @@ from sendonce.pipeline import unmask as stage
 from sendonce.pipeline.redrive import DeadLetter
 from sendonce.pipeline.redrive import show as dead_letter
 from sendonce.pipeline.story import Record, Story, record
-from sendonce.pipeline.story import story as tell
+from sendonce.pipeline.story import story as stories_of
 from sendonce.ports.store import Tx
 
 EVERY_S: Final = 10
@@ -28,7 +28,7 @@ def show(asked: Asked) -> Page:
     name = asked.query.get("of", "").strip()
 
     def look(tx: Tx) -> list[tuple[Story, Record, DeadLetter | None]]:
-        return [_one(asked, tx, each) for each in tell(tx, name, asked.policy, tenant=asked.tenant)]
+        return [_one(asked, tx, each) for each in stories_of(tx, name, asked.policy, tenant=asked.tenant)]
 
     found = asked.read(look)
     is_open = any(each.delivery.standing.state in OPEN for each, _, _ in found)
