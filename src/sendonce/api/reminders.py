@@ -214,6 +214,7 @@ def _hand_in(body: bytes, caller: Caller) -> Done:
             actor=caller.actor,
             update=update,
             bound=True,
+            hands=app.hands,
         )
     )
 

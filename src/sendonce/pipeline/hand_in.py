@@ -13,17 +13,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
 from threading import Lock
 from typing import Final
 
-from sendonce.asking import FIELD_OF, asked_again, asked_of_mapping, fields_of_mapping
+from sendonce.asking import FIELD_OF, asked_again, fields_of_mapping
 from sendonce.core.delivery import parse_key
 from sendonce.core.errors import InvalidInput, NotFound, Refused
 from sendonce.core.policy import Policy
 from sendonce.core.reminder import Asked
+from sendonce.pipeline.given import Hands, Speaking, asked_of, prepared_here
 from sendonce.pipeline.intake import UNIT_MAX, Mode, Verdict, admit, again
 from sendonce.pipeline.intake import Result as Admitted
 from sendonce.pipeline.record import delivery_of
@@ -88,11 +90,13 @@ def hand_in(
     actor: str,
     update: bool = False,
     bound: bool = False,
+    hands: Hands | None = None,
 ) -> HandedIn:
     """Take reminders in; one result for each, in their order, for a plan one for each of its steps.
 
     update  known reminders are revised, as long as nothing may have been sent
     bound   whoever asks may speak for this tenant only
+    hands   who helps where there are many
 
     Raises `StoreUnavailable`: give the same again, what is in already is `unchanged` then.
     """
@@ -102,14 +106,18 @@ def hand_in(
     taking = Taking(
         lambda prepared: store.write(lambda tx: admit(tx, prepared, policy=policy, actor=actor, mode=mode))
     )
-    for index, given in enumerate(reminders):
-        try:
-            asked = asked_of(given, tenant, bound=bound)
-            prepared = prepare(asked, policy, book, secret=store.secret, now=now)
-        except InvalidInput as error:
-            taking.refuse(index, given, error)
-        else:
-            taking.add(index, prepared)
+    speaking = Speaking(tenant, now, bound)
+    outcomes = (
+        prepared_here(enumerate(reminders), speaking, policy, store.secret, book)
+        if hands is None
+        else hands.outcomes(list(reminders), speaking, book)
+    )
+    with closing(outcomes):  # also where the store fails in between: others want the hands
+        for index, given, outcome in outcomes:
+            if isinstance(outcome, InvalidInput):
+                taking.refuse(index, given, outcome)
+            else:
+                taking.add(index, outcome)
     return taking.finish()
 
 
@@ -211,15 +219,18 @@ class Together:
         """
         if at_once and not self.is_fresh:
             return None
-        now, mode = self.now(), Mode.UPDATE if update else Mode.NEW
+        speaking = Speaking(tenant, self.now(), bound=True)
+        mode = Mode.UPDATE if update else Mode.NEW
         ready: list[tuple[int, list[Prepared]]] = []
         taking = Taking(partial(self._admitted, actor, mode))
         for index, given in enumerate(reminders):
             try:
-                asked = asked_of(given, tenant, bound=True)
+                asked = asked_of(given, speaking)
                 if at_once and not self._book.has(asked.tenant, asked.template, asked.template_version):
                     return None
-                prepared = prepare(asked, self._policy, self._book, secret=self._store.secret, now=now)
+                prepared = prepare(
+                    asked, self._policy, self._book, secret=self._store.secret, now=speaking.now
+                )
             except InvalidInput as error:
                 taking.refuse(index, given, error)
             else:
@@ -363,24 +374,6 @@ def reminders_of(
         whose = f" of customer {customer!r:.200}" if customer else ""
         raise NotFound(f"no reminder {reminder!r:.200}{whose} is known")
     return [(one, [each for each in chosen if each.reminder_id == id_]) for id_, one in reminders.items()]
-
-
-def asked_of(given: object, tenant: str, *, bound: bool) -> Asked:
-    """What is asked for, of whatever was given. Raises `InvalidInput`."""
-    if isinstance(given, Asked):
-        asked = given
-    elif isinstance(given, Mapping):
-        asked = asked_of_mapping(given, tenant)
-    else:
-        raise InvalidInput(
-            f"it is {type(given).__name__} and must be an object with the fields of a reminder",
-            field="reminder",
-        )
-    if bound and asked.tenant != tenant:
-        raise InvalidInput(
-            f"tenant {asked.tenant!r:.80}: the key is of tenant {tenant}, leave it out", field="tenant"
-        )
-    return asked
 
 
 def _the_reminder(tx: Tx, reminder: str, customer: str, tenant: str) -> Reminder:
