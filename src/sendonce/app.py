@@ -48,6 +48,7 @@ from sendonce.pipeline.carrier import Carrier
 from sendonce.pipeline.collector import Collector
 from sendonce.pipeline.events import RETURNED_MAIL, take_in
 from sendonce.pipeline.feed import Feed
+from sendonce.pipeline.given import Hands
 from sendonce.pipeline.forecast import forecast
 from sendonce.pipeline.gauges import gauges
 from sendonce.pipeline.hand_in import Together
@@ -96,6 +97,7 @@ from sendonce.providers.twilio_events import twilio_events
 from sendonce.providers.vonage import VonageProvider, VonageSettings
 from sendonce.providers.vonage_events import vonage_events
 from sendonce.runtime.clock import SystemClock
+from sendonce.runtime.crew import idle_cores
 from sendonce.runtime.poller import Poller
 from sendonce.runtime.waker import Waker
 from sendonce.runtime.zone_rules import zone_rules
@@ -275,6 +277,11 @@ class App:
     def together(self) -> Together:
         """How small calls of many callers come in."""
         return Together(self.store, self.policy, self.book)
+
+    @cached_property
+    def hands(self) -> Hands:
+        """Who helps to prepare the long calls of programs; started with the first, ended with this."""
+        return Hands(self.policy, self.store.secret, hands=idle_cores())
 
     @cached_property
     def feed(self) -> Feed:
@@ -609,6 +616,8 @@ class App:
 
     def close(self) -> None:
         """Close the store. Idempotent."""
+        if "hands" in self.__dict__:
+            self.hands.close()
         if "store" in self.__dict__:
             self.store.close()
 
