@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-postgres test-browser screens check format bench wheel lock upgrade clean simulate contract crash drill
+.PHONY: help setup demo test test-postgres test-brokers test-browser screens check format bench wheel lock upgrade clean simulate contract crash drill
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,7 +15,11 @@ demo: $(READY) ## see a thousand reminders go out once each, through limits, los
 	@$(BIN)/sendonce demo
 
 test: $(READY) ## run the tests; ARGS="-k pacing" narrows them
-	@$(BIN)/pytest --numprocesses auto $(ARGS)
+	@$(BIN)/pytest --numprocesses auto --ignore tests/brokers $(ARGS)
+
+test-brokers: $(READY) ## hints over private RabbitMQ, NATS and SQS servers, killed and exchanged meanwhile
+	@$(BIN)/python -m tests.brokers.servers
+	@$(BIN)/pytest --numprocesses auto --dist worksteal tests/brokers $(ARGS)
 
 test-postgres: $(READY) ## the tests of the PostgreSQL store on another version: PROGRAMS=/usr/lib/postgresql/15/bin
 	@test -x "$(PROGRAMS)/postgres" || { echo "test-postgres: PROGRAMS=FOLDER must name the folder of a postgres"; exit 1; }

@@ -26,7 +26,7 @@ from typing import IO, Final, Self
 START_S: Final = 90.0
 LOOK_S: Final = 0.05
 # Ends the server when its own input ends, which happens when whoever started it is gone.
-_WATCH: Final = '"$@" <&- & server=$!; read -r _; kill -KILL -- "-$$" 2>/dev/null; wait "$server"'
+_WATCH: Final = '"$@" <&- & server=$!; read -r _; kill -s KILL -- "-$$"; wait "$server"'
 
 
 class Missing(Exception):

@@ -146,6 +146,22 @@ def check(transport: Transport) -> str:
     return asyncio.run(run())
 
 
+def test_the_rights_that_the_documentation_names_are_enough(rabbitmq: Rabbitmq) -> None:
+    transport = rabbit(rabbitmq, "usual:secret")
+
+    async def body(queue: Queue) -> None:
+        assert "1 quorum queue" in await transport.check()
+        await queue.publish([hint(1)])
+        await _put(rabbitmq, transport, b"foreign")
+        pulled: list[Hint] = []
+        async with asyncio.timeout(30):
+            while not pulled or (await queue.depth()).waiting:
+                pulled += await queue.pull(20, 0.2)
+        await queue.ack(pulled)
+
+    on(transport, body)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_nobody_answers(kind: str) -> None:
     nobody = KINDS[kind]()  # never started
@@ -169,6 +185,9 @@ def rabbitmq() -> Iterator[Rabbitmq]:
         running.control("add_user", "weak", "secret")
         running.control("set_permissions", "weak", "^nothing$", "^nothing$", "^nothing$")
         running.control("add_user", "stranger", "secret")
+        running.control("add_user", "usual", "secret")
+        rights = ("^sendonce", r"^(sendonce|amq\.default)", "^sendonce")
+        running.control("set_permissions", "usual", *rights)
         yield running
 
 

@@ -1,7 +1,7 @@
 """A run over brokers: a scheduler and two workers as real processes, a sandbox that counts, and whatever is
 done to the brokers meanwhile.
 
-    with town(tmp_path, [nats]) as it:
+    with town(tmp_path, [nats], rate=100) as it:
         it.schedule(1_000)
         it.work_until(300)            # so many taken by the provider
         nats.kill()
@@ -40,7 +40,6 @@ from tests.integration.service import add_template, configure
 LONG: Final = os.environ.get("SENDONCE_BROKER_RUNS") == "long"
 WITHIN_S: Final = 1_800.0 if LONG else 300.0
 LOOK_S: Final = 0.1
-RATE: Final = 400
 LANES: Final = 40
 
 
@@ -131,8 +130,8 @@ class Town:
 
 
 @contextmanager
-def town(folder: Path, servers: Sequence[Server], *, take_over: str = "5s") -> Iterator[Town]:
-    """The first of the servers carries hints; a second one is the standby."""
+def town(folder: Path, servers: Sequence[Server], *, rate: int, take_over: str = "1h") -> Iterator[Town]:
+    """The first of the servers carries hints; a second one is the standby. `rate`: a second."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SENDONCE_")}
     with ExitStack() as stack:
         rules = ChannelRules(rate_limit=0, concurrency_limit=0)
@@ -141,7 +140,7 @@ def town(folder: Path, servers: Sequence[Server], *, take_over: str = "5s") -> I
             folder / "sendonce.toml",
             f"sqlite:///{folder}/s.db",
             sandbox.http_port,
-            rate=RATE,
+            rate=rate,
             lanes=LANES,
         )
         with config.open("a", encoding="utf-8") as out:
@@ -178,7 +177,7 @@ def _end(started: subprocess.Popen[bytes]) -> None:
         code = started.wait(60)
     finally:
         started.kill()
-    assert code == 0, f"ended with {code}"
+    assert code == 0, f"a process ended with {code}"
 
 
 def _table(server: Server, number: int, take_over: str) -> str:

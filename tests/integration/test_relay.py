@@ -16,7 +16,7 @@ from sendonce.core.outcome import Accepted, Failed, NotStarted, Outcome, Reason,
 from sendonce.core.retry import RetryPolicy
 from sendonce.pipeline.attempt import Claim
 from sendonce.pipeline.claimer import Claimed, claim
-from sendonce.pipeline.relay import BATCH, relay, sweep
+from sendonce.pipeline.relay import BATCH, Ahead, Swept, discard, refill, relay, sweep
 from sendonce.pipeline.scheduler import Scheduler
 from sendonce.ports.queue import Hint
 from sendonce.ports.store import Tx
@@ -238,7 +238,129 @@ def test_hints_take_no_more_than_lanes_and_slots() -> None:
     assert world.read(lambda tx: tx.calls.count("sms-K")) == 49
 
 
+# Order and room
+
+
+def test_hints_are_claimed_in_fair_order_whatever_order_they_come_in() -> None:
+    world = _world()
+    keys = [world.schedule(f"r-{number}") for number in range(80)]
+    world.pass_()
+    rows = sorted((world.row(key) for key in keys), key=lambda row: (row.course.tag, row.id))
+    hints = [Hint(row.id, row.key, 0, 1, "sms", f"m-{row.id}", f"r-{row.id}") for row in reversed(rows)]
+    made = _claim(world, hints).claims
+    assert [one.delivery_id for one in made] == [row.id for row in rows[: len(made)]]
+    assert 0 < len(made) < 80
+
+
+def test_hinted_retries_take_no_more_than_their_share_of_fresh_traffic() -> None:
+    """As in the store's own queue: a tail of failures starves nobody."""
+    world = _world()
+    failed = [world.schedule(f"failed-{number}") for number in range(60)]
+    world.pass_()
+    while any(world.row(key).course.failures == 0 for key in failed):
+        for made in world.claim():
+            world.settle([(made, Failed(Reason.UNAVAILABLE, "503"))])
+            _reopen(world)
+        world.advance(1)
+    fresh = [world.schedule(f"fresh-{number}") for number in range(60)]
+    world.advance(20)
+    world.pass_()
+    hints = [
+        Hint(row.id, row.key, row.standing.epoch, 1, "sms", f"m-{row.id}", f"r-{row.id}")
+        for row in map(world.row, (*failed, *fresh))
+    ]
+    claims = _claim(world, hints).claims
+    again = [one for one in claims if one.key in failed]
+    assert len(claims) > 20
+    assert len(again) <= len(claims) // 4 + 1
+
+
+def test_no_more_is_published_ahead_than_workers_need() -> None:
+    """What waits longer waits in the store, where it can still be overtaken."""
+    world = _world()
+    for number in range(30):
+        world.schedule(f"r-{number}")
+    world.pass_()
+    queue = UnreliableQueue(Faults(redeliver_s=1e9), seed=1)
+    ahead = Ahead(lambda account: 10)
+
+    def turn() -> int:
+        return asyncio.run(relay(world.store, {"sms-K": queue}, ahead))
+
+    assert [turn(), turn(), _outbox(world)] == [10, 0, 20]
+    first = _pull(queue, 4)
+    lowest = sorted(row.course.tag for row in map(world.row, _keys(world)))[:4]
+    assert [world.row(hint.key).course.tag for hint in first] == lowest
+    assert [turn(), turn(), queue.published] == [4, 0, 14]
+
+
+def test_what_is_not_true_any_more_is_taken_out_and_not_published() -> None:
+    world = _world()
+    sent, cancelled, waits = (world.schedule(name) for name in ("sent", "cancelled", "waits"))
+    world.pass_()
+    world.withdraw(cancelled)
+    world.settle([(made, Accepted("r")) for made in world.claim() if made.key == sent])
+    queue = UnreliableQueue(Faults(), seed=1)
+    assert _relay(world, ("sms-K", queue)) == 3
+    assert queue.published == (1 if world.state(waits) is State.QUEUED else 0)
+    assert _outbox(world) == 0
+
+
+def test_when_the_store_carries_again_the_outbox_is_emptied_and_when_a_broker_does_it_is_filled() -> None:
+    world = _world()
+    for number in range(BATCH + 1):
+        world.schedule(f"r-{number}")
+    world.pass_()
+    assert [asyncio.run(discard(world.store)) for _ in range(3)] == [BATCH, 1, 0]
+    world.write(lambda tx: refill(tx, "sms-K"))
+    assert _outbox(world) == BATCH + 1
+
+
 # The sweep
+
+
+def test_the_sweep_leaves_alone_what_waits_for_its_turn_in_the_queue() -> None:
+    """Hints leave in fair order: only what virtual time has passed by has lost its hint."""
+    world = _world()
+    keys = [world.schedule(f"r-{number}") for number in range(60)]
+    world.pass_()
+    rows = sorted((world.row(key) for key in keys), key=lambda row: (row.course.tag, row.id))
+    world.write(lambda tx: tx.hinted([(row.id, 0) for row in rows]))
+    lost = rows[0]
+    hints = [Hint(row.id, row.key, 0, 1, "sms", f"m-{row.id}", f"r-{row.id}") for row in rows[1:11]]
+    world.settle([(made, Accepted("r")) for made in _claim(world, hints).claims])
+    world.advance(17)
+    assert world.write(lambda tx: sweep(tx, "sms-K", waiting=49)) == 1
+    (hint,) = world.read(lambda tx: tx.hints(9))
+    assert hint.delivery_id == lost.id
+    assert world.write(lambda tx: sweep(tx, "sms-K", waiting=0)) == 50, "nothing waits there: all are lost"
+
+
+def test_what_is_hinted_again_in_vain_is_hinted_more_seldom() -> None:
+    world = _world()
+    key = world.schedule()
+    world.pass_()
+    world.advance(16)
+    swept, times = Swept(), []
+    for second in range(600):
+        if world.write(lambda tx: sweep(tx, "sms-K", swept=swept)):
+            times.append(second)
+        world.advance(1)
+    assert times == [0, 15, 45, 105, 225, 465]
+    assert world.state(key) is State.QUEUED
+
+
+def test_a_retry_is_hinted_when_its_time_has_come_and_not_a_quarter_of_a_minute_later() -> None:
+    world = _world()
+    key = world.schedule()
+    world.pass_()
+    world.write(lambda tx: tx.hinted([(world.row(key).id, 0)]))
+    world.settle([(made, Failed(Reason.UNAVAILABLE, "503", 5.0)) for made in world.claim()])
+    _reopen(world)
+    assert world.write(lambda tx: sweep(tx, "sms-K", waiting=9)) == 0
+    world.advance(60)
+    assert world.write(lambda tx: sweep(tx, "sms-K", waiting=9)) == 1
+    assert [hint.epoch for hint in world.read(lambda tx: tx.hints(9))] == [world.row(key).standing.epoch]
 
 
 def test_the_sweep_hints_what_was_lost_and_leaves_alone_what_waits() -> None:
@@ -319,6 +441,10 @@ def test_whatever_a_transport_does_each_is_sent_once(seed: int) -> None:
     assert effects == Counter(keys)
     assert calls >= 40
     assert queue.delivered > 40
+
+
+def _keys(world: World) -> list[str]:
+    return [str(row["key"]) for row in world.read(lambda tx: tx.rows("view_demo_states"))]
 
 
 def _reopen(world: World) -> None:

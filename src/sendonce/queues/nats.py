@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -77,6 +78,8 @@ class NatsSettings:
     )
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", self.prefix):
+            raise InvalidInput(f"{self.prefix!r:.80} must be letters, digits, '-' and '_'", field="prefix")
         for each in self.url.reveal().split(","):
             parts = urlsplit(each.strip())
             if parts.scheme not in ("nats", "tls") or not parts.hostname:
@@ -310,7 +313,8 @@ class NatsQueue:
         if config.filter_subject != self._subject or config.ack_policy != AckPolicy.EXPLICIT:
             raise ConfigError(
                 f"consumer {self._durable} of stream {self._stream} is there and of another "
-                f"kind: delete it (`nats consumer rm {self._stream} {self._durable}`; no delivery is lost) or set another prefix"
+                f"kind: delete it (`nats consumer rm {self._stream} {self._durable}`; no delivery is lost), "
+                "or set another prefix"
             )
 
     async def _take(self) -> JetStreamContext.PullSubscription:

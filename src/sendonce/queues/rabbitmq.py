@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -58,6 +59,8 @@ class RabbitmqSettings:
     prefix: str = field(default="sendonce", metadata={"meaning": "What the names of queues begin with."})
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", self.prefix):
+            raise InvalidInput(f"{self.prefix!r:.80} must be letters, digits, '-' and '_'", field="prefix")
         parts = urlsplit(self.url.reveal())
         if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
             raise InvalidInput("must begin with amqps:// or amqp:// and name a host", field="url")
@@ -362,7 +365,7 @@ class RabbitmqQueue:
 
 
 _CLIENT: Final[FieldTable] = {"connection_name": "sendonce"}
-_RIGHTS: Final = "`rabbitmqctl set_permissions -p VHOST USER '^sendonce' '.*' '.*'` grants it"
+_RIGHTS: Final = r"`rabbitmqctl set_permissions -p VHOST USER '^sendonce' '^(sendonce|amq\.default)' '^sendonce'` grants it"
 
 
 def _ended(connection: aio_pika.abc.AbstractConnection | None) -> bool:

@@ -48,6 +48,7 @@ BATCHES_AT_ONCE: Final = 16
 REDELIVER_S: Final = 60
 WAIT_S: Final = 2
 CALL_S: Final = 10.0
+STALE_MAX: Final = 4
 DELAY_MAX_S: Final = 43_200
 NAME_LENGTH_MAX: Final = 80
 GONE: Final = ("QueueDoesNotExist", "NonExistentQueue", "AWS.SimpleQueueService.NonExistentQueue")
@@ -169,10 +170,13 @@ class SqsTransport:
             ("X-Amz-Target", f"AmazonSQS.{action}"),
         ]
         data = encode_request(self._origin, "POST", self._path, self._signed(headers, body), body)
-        connection = await self._http().acquire(self._origin)
-        if isinstance(connection, NotSent):
-            raise SqsError(connection.why)
-        answer = await connection.request(data, timeout_s=CALL_S + wait_s)
+        for _ in range(STALE_MAX):
+            connection = await self._http().acquire(self._origin)
+            if isinstance(connection, NotSent):
+                raise SqsError(connection.why)
+            answer = await connection.request(data, timeout_s=CALL_S + wait_s)
+            if not isinstance(answer, NotSent):
+                break  # else it was closed while it was idle, and no byte has left
         if not isinstance(answer, Response):
             raise SqsError(answer.why)
         try:
