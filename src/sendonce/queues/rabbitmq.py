@@ -365,7 +365,8 @@ class RabbitmqQueue:
 
 
 _CLIENT: Final[FieldTable] = {"connection_name": "sendonce"}
-_RIGHTS: Final = r"`rabbitmqctl set_permissions -p VHOST USER '^sendonce' '^(sendonce|amq\.default)' '^sendonce'` grants it"
+_GRANTS: Final = r"'^sendonce' '^(sendonce|amq\.default)' '^sendonce'"
+_RIGHTS: Final = f"`rabbitmqctl set_permissions -p VHOST USER {_GRANTS}` grants it"
 
 
 def _ended(connection: aio_pika.abc.AbstractConnection | None) -> bool:
