@@ -51,6 +51,8 @@ async def serving(
     Raises `ConfigError`, which names `field`, where the address cannot be had.
     """
     listening = _listening(address, field)
+    for name in program.app.settings.accounts:
+        program.app.event_source(name)  # a key that is none is told before anybody listens
     stop = asyncio.Event()
     made = application(program, stopping=lambda: stop.is_set() or leaving(), bounds=bounds)
     server = _Server(

@@ -125,6 +125,7 @@ def check(shell: Shell) -> Exit:
     findings.append(_seals(shell.app))
     findings += _api(settings)
     findings += asyncio.run(_accounts(shell.app))
+    findings += _events(shell.app)
     findings += asyncio.run(_transports(shell.app))
     findings += _bounces(shell.app)
     lost = shell.read(lambda tx: stranded(tx, shell.policy))
@@ -199,6 +200,25 @@ async def _account(app: App, name: str) -> Finding:
     finally:
         await provider.close()
     return Finding(part, "ok", f"{said}; {promise}")
+
+
+def _events(app: App) -> Iterator[Finding]:
+    """Whether what providers call back with can be verified, where that settles what is unknown."""
+    for name in app.settings.accounts:
+        part = f"account {name}"
+        try:
+            source = app.event_source(name)
+        except ConfigError as error:
+            yield Finding(part, "bad", str(error))
+            continue
+        if source is not None:
+            yield Finding(part, "ok", f"what its provider calls back with is read at /v1/events/{name}")
+        elif app.provider(name).promise.echo:
+            said = (
+                "what its provider calls back with is refused, so unknown sends do not settle by it: write a "
+                "secret, see Events in docs/providers.md"
+            )
+            yield Finding(part, "note", said)
 
 
 async def _transports(app: App) -> list[Finding]:
