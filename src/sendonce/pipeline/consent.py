@@ -29,6 +29,7 @@ from sendonce.core.errors import InvalidInput
 from sendonce.core.policy import Policy
 from sendonce.core.reminder import DEFAULT_TENANT
 from sendonce.core.unsubscribe import Unsubscription
+from sendonce.pipeline.record import masked_of
 from sendonce.ports.store import Row, Store, Tx
 from sendonce.withdrawal import Answer, check_reason, withdraw_refused
 
@@ -158,23 +159,13 @@ def unsubscribe(store: Store, what: Unsubscription, *, policy: Policy, actor: st
             "at": max([tx.now, *(record.at for record in records)]),
             "source": "one-click",
             "evidence": "",
-            "masked": _masked_of(tx, what.tenant, what.address_tag),
+            "masked": masked_of(tx, what.tenant, what.address_tag),
             "actor": actor,
         }
         tx.preferences.put([row])
         return withdraw_refused(tx, [key], policy=policy, actor=actor)
 
     return store.write(unit).result()
-
-
-def _masked_of(tx: Tx, tenant: str, tag: str) -> str:
-    """The address of a tag for people's eyes, from the newest delivery to it; "" where nothing is left."""
-    for row in tx.rows("view_find_address", tenant=tenant, value=tag, before=2**62, limit=1):
-        id_, version = int(row["id"]), int(row["version"])
-        content = tx.contents.get([(id_, version)]).get(id_)
-        if content is not None and content.address:
-            return masked(Channel.EMAIL, content.address)
-    return ""
 
 
 def remove(

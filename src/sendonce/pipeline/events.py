@@ -44,7 +44,7 @@ from sendonce.core.pacing import SECOND
 from sendonce.core.policy import Policy
 from sendonce.core.provider_event import BY_ADDRESS, PROVES, EventKind, Fact, ProviderEvent, consent_of
 from sendonce.moves import move_on
-from sendonce.pipeline.record import lines_of
+from sendonce.pipeline.record import lines_of, masked_of
 from sendonce.ports.store import EventLook, Row, Sent, Store, StoredEvent, Tx
 from sendonce.telemetry import fault, tell
 from sendonce.withdrawal import withdraw_refused
@@ -455,7 +455,8 @@ def _addresses(
         return []
     if target is not None:
         tag = _tag_of(tx, target)
-        return [(target.tenant, target.channel, tag, event.masked if tag == event.address_tag else "")]
+        seen = event.masked if tag == event.address_tag else masked_of(tx, target.tenant, tag)
+        return [(target.tenant, target.channel, tag, seen)]
     if event.kind not in BY_ADDRESS or not event.address_tag:
         return []
     # A "no" is in force at once for everybody who may have written; what else is about a message that we may

@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from sendonce.address import masked
 from sendonce.core.delivery import Channel
 from sendonce.core.errors import StoreMismatch
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Ending, Standing, State
 from sendonce.ports.store import Course, Delivery, Row, Tx
+
+NEWEST: Final = 2**62
 
 _STANDING: Final = frozenset(
     {"key", "tenant", "seq", "at", "event", "actor", "state", "epoch", "version", "maybe", "permit", "ending"}
@@ -154,3 +157,13 @@ def standing_of_row(row: Row) -> Standing:
         row["permit"] == 1,
         Ending(str(row["ending"])),
     )
+
+
+def masked_of(tx: Tx, tenant: str, tag: str) -> str:
+    """The address of a tag for people's eyes, from the newest delivery to it; "" where nothing is left."""
+    for row in tx.rows("view_find_address", tenant=tenant, value=tag, before=NEWEST, limit=1):
+        id_, version = int(row["id"]), int(row["version"])
+        content = tx.contents.get([(id_, version)]).get(id_)
+        if content is not None and content.address:
+            return masked(Channel(str(row["channel"])), content.address)
+    return ""
