@@ -48,11 +48,12 @@ async def serving(
 
     leaving  the process will end, so `/readyz` says no already
 
-    Raises `ConfigError`, which names `field`, where the address cannot be had.
+    Raises `ConfigError`, which names `field`, where the address cannot be had, or an account whose events
+    cannot be verified.
     """
-    listening = _listening(address, field)
     for name in program.app.settings.accounts:
         program.app.event_source(name)  # a key that is none is told before anybody listens
+    listening = _listening(address, field)
     stop = asyncio.Event()
     made = application(program, stopping=lambda: stop.is_set() or leaving(), bounds=bounds)
     server = _Server(

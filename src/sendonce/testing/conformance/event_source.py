@@ -60,6 +60,7 @@ SPOILT: Final[tuple[object, ...]] = (
     7,
     -1,
     10**30,
+    10**400,
     1.5e300,
     True,
     "",
