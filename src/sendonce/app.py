@@ -46,7 +46,7 @@ from sendonce.pipeline.alarm import (
 )
 from sendonce.pipeline.carrier import Carrier
 from sendonce.pipeline.collector import Collector
-from sendonce.pipeline.events import RETURNED_MAIL, take_in
+from sendonce.pipeline.events import RETURNED_MAIL, EventApplier, take_in
 from sendonce.pipeline.feed import Feed
 from sendonce.pipeline.given import Hands
 from sendonce.pipeline.forecast import forecast
@@ -171,6 +171,9 @@ SHOW_S: Final = 10.0
 """How often a process that shows metrics looks at what stands in the store."""
 DUE_APART_S: Final = 0.2
 """How often news of what is due may start a pass, each of which is kept in the run history."""
+APPLY_APART_S: Final = 0.1
+"""How often news of provider events may start a look: more of them come together."""
+
 
 
 class App:
@@ -246,6 +249,15 @@ class App:
         if account not in self._event_sources:
             self._event_sources[account] = make_event_source(self.settings.accounts[account])
         return self._event_sources[account]
+    async def close_event_sources(self) -> None:
+        """Give up what they hold open. Idempotent; one that is used again opens again."""
+        for source in self._event_sources.values():
+            if source is not None:
+                await source.close()
+
+    def event_applier(self) -> EventApplier:
+        return EventApplier(self.store, self.policy, wait_s=self.settings.events_wait_s)
+
 
     def scheduler(self) -> Scheduler:
         """Made anew, after the scheduled reminders were put right for the zone rules of today."""
@@ -468,6 +480,16 @@ class App:
             returning = self._returning(tasks, stops, on_error)
             taking_in = Poller("collector", collect, on_error=on_error, again_max_s=BEAT_AGAIN_S)
             tasks.append(asyncio.create_task(taking_in.run(), name="collector"))
+            applier = self.event_applier()
+
+            async def apply() -> float:  # by all that schedule, who share the work
+                return await asyncio.to_thread(applier.step)
+
+            applying = Poller("events", apply, on_error=on_error, again_max_s=BEAT_AGAIN_S)
+            hearing = self.store.listen(Waker({news.EVENTS: applying.wake}, apart_s=APPLY_APART_S).hear)
+            stops.append(hearing.close)
+            tasks.append(asyncio.create_task(applying.run(), name="events"))
+            stops.append(applying.stop)
             stops.append(taking_in.stop)
         heart: Heartbeat | None = None
         if not work:  # a worker beats for itself
@@ -487,10 +509,11 @@ class App:
             sound(*await asyncio.to_thread(self.store.read, look))
             return LOOK_S
 
+        events_us = round(self.settings.events_keep_s * SECOND)
         keep_us = round(self.settings.keep.passes_s * SECOND)
 
         async def forget() -> float:
-            forgotten = await asyncio.wrap_future(self.store.write(lambda tx: prune(tx, keep_us)))
+            forgotten = await asyncio.wrap_future(self.store.write(lambda tx: prune(tx, keep_us, events_us)))
             return 1.0 if forgotten == PRUNE_PAGE else PRUNE_LOOK_S
 
         async def foresee() -> float:

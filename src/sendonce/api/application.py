@@ -1,7 +1,7 @@
 """The API put together: routes, how errors look, the door in front, and the document that describes it all.
 
 `/healthz` says that the process answers, `/readyz` that it can work. Everything else needs a key, but a link
-by which a customer unsubscribes.
+by which a customer unsubscribes, and what providers call back with, which they sign.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from sendonce.api import (
     templates,
 )
 from sendonce.api.door import Bounds, Door
+from sendonce.api.events import ProviderCalls
 from sendonce.api.idempotency import HEADER
 from sendonce.api.problems import MEDIA_TYPE, TITLES, Problem, problem_of, problem_of_http, problem_of_values
 from sendonce.api.program import CALLER, Caller, Program
@@ -119,7 +120,8 @@ def application(
     def openapi() -> Response:
         return JSONResponse(description_of(made))
 
-    api = _Guarded(Unsubscribe(Door(made, lambda: program.app.store, bounds=bounds), program))
+    behind = Unsubscribe(Door(made, lambda: program.app.store, bounds=bounds), program)
+    api = _Guarded(ProviderCalls(behind, program))
     return _WithConsole(api, console_of(program.app.settings, program.app, program.scheduler))
 
 

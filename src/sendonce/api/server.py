@@ -80,6 +80,7 @@ async def serving(
         server.should_exit = True
         await task
         listening.close()
+        await program.app.close_event_sources()
 
 
 def _listening(address: Address, field: str) -> socket.socket:

@@ -37,6 +37,7 @@ from sendonce.config.tables import (
     CategoryTable,
     ChannelTable,
     ConsoleTable,
+    EventsTable,
     IntakeTable,
     LogTable,
     ObjectivesTable,
@@ -154,6 +155,7 @@ class _Reading:
         api = self._single("api", ApiTable)
         console = self._single("console", ConsoleTable)
         retention = self._single("retention", RetentionTable)
+        events = self._single("events", EventsTable)
         bounces = self._single("bounces", BouncesTable)
         audit = self._single("audit", AuditTable)
         log = self._single("log", LogTable)
@@ -183,6 +185,7 @@ class _Reading:
         assert console is not None
         assert retention is not None
         assert audit is not None
+        assert events is not None
         assert bounces is not None
         assert log is not None
         return Settings(
@@ -218,6 +221,8 @@ class _Reading:
                 checkpoint_command=audit.checkpoint_command,
                 checkpoint_every_s=audit.checkpoint_every_s,
             ),
+            events_wait_s=events.wait_s,
+            events_keep_s=events.keep_s,
             bounces=BounceSettings(
                 imap=bounces.imap,
                 security=bounces.security,

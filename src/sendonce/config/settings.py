@@ -129,6 +129,8 @@ class Settings:
     keep: Keep
     audit: AuditSettings
     bounces: BounceSettings
+    events_wait_s: float
+    events_keep_s: float
     transport: TransportSettings
     log_level: str
     log_format: str

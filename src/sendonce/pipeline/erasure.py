@@ -210,6 +210,7 @@ def _erase_page(request: Erasure, policy: Policy, secret: bytes, after: int, tx:
         answers = withdraw_refused(tx, addresses, policy=policy, actor=request.actor)
         unit.others = sum(answer.changed and answer.delivery_id not in own for answer in answers)
     tx.removals.blank(addresses)
+    tx.events.blank([row.id for row in page], [(tenant, tag) for tenant, _, tag in addresses])
     _destroy(tx, unit, {row.reminder_id for row in page}, frozenset(row.id for row in page))
     return unit
 
