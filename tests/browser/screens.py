@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Final
 
@@ -11,20 +13,21 @@ from playwright.sync_api import Browser, sync_playwright
 
 from sendonce.console.page import link
 from sendonce.pipeline.pause import pause, target_of
-from sendonce.ports.store import Tx
 from tests.browser.conftest import chromium, sign_in
 from tests.console_world import SECOND, ConsoleWorld, console
 
 LOOKS: Final = (("desk", 1280, 800, "light"), ("dark", 1280, 800, "dark"), ("phone", 390, 844, "light"))
 BYTES_MAX: Final = 150 * 1024
-HEIGHT_MAX: Final = 1_100
+HEIGHT_MAX: Final = 800
 
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with console(Path(tempfile.mkdtemp())) as world, sync_playwright() as playwright:
         _make_lively(world)
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=chromium(), args=["--no-sandbox", "--disable-lcd-text"]
+        )
         for look, width, height, scheme in LOOKS:
             _take(browser, world, folder, look, width, height, scheme)
         browser.close()
@@ -48,15 +51,36 @@ def _take(
         page.screenshot(
             path=path, clip={"x": 0, "y": 0, "width": width, "height": max(height, tall)}, full_page=True
         )
-        assert path.stat().st_size < BYTES_MAX, path
+        path.write_bytes(packed(path.read_bytes()))
+        if path.stat().st_size > BYTES_MAX:
+            raise SystemExit(f"{path} has {path.stat().st_size} bytes: show less")
     context.close()
+
+
+def packed(png: bytes) -> bytes:
+    """The same picture, packed as tightly as zlib can: the browser is in a hurry."""
+    place, chunks, pixels = 8, [], b""
+    while place < len(png):
+        length, kind = struct.unpack_from(">I4s", png, place)
+        body = png[place + 8 : place + 8 + length]
+        place += 12 + length
+        if kind == b"IDAT":
+            pixels += body
+        else:
+            chunks.append((kind, body))
+    chunks.insert(-1, (b"IDAT", zlib.compress(zlib.decompress(pixels), 9)))
+    written = [
+        struct.pack(">I4s", len(body), kind) + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks
+    ]
+    return png[:8] + b"".join(written)
 
 
 def _pages(world: ConsoleWorld) -> dict[str, str]:
     keys = world.keys
     return {
         "overview": link("overview"),
-        "find": link("find", q="ann.archer@example.com"),
+        "find": link("find", q="customer-73"),
         "story": link("story", of=keys["accepted"]),
         "customer": link("customer", id="customer-73"),
         "group": link("group", name="autumn-sale"),
@@ -92,11 +116,6 @@ def _make_lively(world: ConsoleWorld) -> None:
             data={"name": "Ann", "amount": "120.00 EUR"},
         )
     world.pass_()
-
-    def key(tx: Tx) -> None:
-        tx.runs.audit("operator:ann", "sign_in", "default", "", {})
-
-    app.store.write(key).result()
 
 
 if __name__ == "__main__":

@@ -247,7 +247,7 @@ async def _api(shell: Shell, address: Address, field: str, stop_s: float) -> Asy
     async with serving(
         program, address, field=field, stop_s=stop_s, leaving=lambda: shell.app.pulse.stopping
     ):
-        shell.screen.note(f"api: http://{address}/v1", style="")
+        shell.screen.note(f"api: http://{address}/v1; console: http://{address}/console", style="")
         yield
 
 

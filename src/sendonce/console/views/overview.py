@@ -106,9 +106,12 @@ def _sentence(seen: Overview) -> tuple[str, str]:
     lost = [each for each in seen.accounts if each.stranded]
     if lost:
         return f"{lost[0].name}: {lost[0].why}.", "bad"
+    if len(seen.pauses) == 1:
+        (pause,) = seen.pauses
+        what = f"{pause.scope} {pause.name}" if pause.scope != "group" else "a group"
+        return f"Paused: {what.strip()}.", "care"
     if seen.pauses:
-        many = len(seen.pauses)
-        return f"{many} {'pause holds' if many == 1 else 'pauses hold'} back what they name.", "care"
+        return f"{len(seen.pauses)} pauses hold back what they name.", "care"
     held = [each for each in seen.accounts if each.gate.word.value not in ("open", "missing") and each.ready]
     if held:
         return f"{held[0].name}: {held[0].why}.", "care"
