@@ -392,6 +392,23 @@ class ConsoleTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventsTable:
+    """What providers call back with ([events](events.md))."""
+
+    wait_s: float = setting(
+        "How long an event may wait for its delivery, whose outcome may be written later. Then it is left to "
+        "people.",
+        kind=kinds.duration(60.0, 30 * 86_400.0),
+        default=86_400.0,
+    )
+    keep_s: float = setting(
+        "How long an event is kept that belongs to no delivery. Others go with theirs.",
+        kind=kinds.duration(86_400.0, 3_650 * 86_400.0),
+        default=90 * 86_400.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BouncesTable:
     """The mailbox that bounces and complaints come to ([bounces](opt-out.md#bounces-that-come-as-mail))."""
 
@@ -414,23 +431,6 @@ class BouncesTable:
     folder: str = setting("The folder to read.", kind=kinds.LINE, default="INBOX")
     done_folder: str = setting(
         "Where mail goes that was read. Not set: it stays, and gets a keyword, or the flag of mail that was "
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventsTable:
-    """What providers call back with ([events](events.md))."""
-
-    wait_s: float = setting(
-        "How long an event may wait for its delivery, whose outcome may be written later. Then it is left to "
-        "people.",
-        kind=kinds.duration(60.0, 30 * 86_400.0),
-        default=86_400.0,
-    )
-    keep_s: float = setting(
-        "How long an event is kept that belongs to no delivery. Others go with theirs.",
-        kind=kinds.duration(86_400.0, 3_650 * 86_400.0),
-        default=90 * 86_400.0,
-    )
-
-
         "seen where the server takes no keywords.",
         kind=kinds.LINE,
         default="",
@@ -598,6 +598,7 @@ TABLES: Final[Mapping[str, type]] = {
     "scheduler": SchedulerTable,
     "api": ApiTable,
     "console": ConsoleTable,
+    "events": EventsTable,
     "bounces": BouncesTable,
     "retention": RetentionTable,
     "audit": AuditTable,
@@ -621,7 +622,6 @@ class Documented:
 
 def documented_keys() -> list[Documented]:
     """Every setting, in the order of the documentation."""
-    "events": EventsTable,
     return [documented for heading, cls in TABLES.items() for documented in document(cls, heading)]
 
 
