@@ -5,5 +5,8 @@ resend, postmark, ses, sendgrid, vendors' HTTP APIs      api     what vendors' A
 mailgun, sinch, vonage, notify,                          mime    an email as bytes
 twilio                                                   echo    our signed id in a callback URL
 http                             any HTTP API            signatures    whether an event is a provider's own
-console, file                    for development
+console, file                    for development         events  what sources of events have in common
+                                                         sns     messages of Amazon SNS
+
+Beside each vendor, `NAME_events`: what it calls back with, verified and read. See `ports.events`.
 """

@@ -37,6 +37,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from sendonce.core.errors import ConfigError
@@ -220,6 +221,7 @@ class _Library:
         self.unsupported = exceptions.UnsupportedAlgorithm
 
 
+@cache
 def _library() -> _Library:
     try:
         return _Library()

@@ -169,8 +169,10 @@ class AmazonClient:
         return answer.body
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
+        """Idempotent; who fetches again opens again."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
 
 TOPIC: Final = re.compile(
