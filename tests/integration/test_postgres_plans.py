@@ -33,7 +33,10 @@ BY: Final = {
     "delivery_of_reminder": "delivery_reminder",
     "delivery_due": "agenda_pass",
     "delivery_wake": "agenda_waiting",
+    "delivery_wake_some": "agenda_waiting",
     "delivery_ready": "agenda_ready",
+    "outbox_refill": "agenda_ready",
+    "delivery_line": "agenda_ready",
     "delivery_next_wake": "agenda_waiting",
     "delivery_expired": "agenda_unsent",
     "delivery_attention": "agenda_attention",
@@ -194,7 +197,7 @@ def test_nobody_has_to_know_the_tables_for_it(new: psycopg.Connection, name: str
         assert not re.search(r"Seq Scan on|Bitmap Heap Scan on|Hash Join|Merge Join", seen), seen
 
 
-@pytest.mark.parametrize("name", ["delivery_due", "delivery_ready", "delivery_expired"])
+@pytest.mark.parametrize("name", ["delivery_due", "delivery_ready", "delivery_line", "delivery_expired"])
 def test_what_is_taken_in_order_is_not_sorted(new: psycopg.Connection, name: str) -> None:
     """Sorting would read, and lock, all that waits to take a few."""
     (text,) = texts(name)
