@@ -45,7 +45,7 @@ from sendonce.pipeline.cancel import Cancellation, Selection
 from sendonce.pipeline.feed import LIMIT, Page, Told
 from sendonce.pipeline.hand_in import Result
 from sendonce.pipeline.intake import Verdict
-from sendonce.pipeline.story import Moment, Said, Story
+from sendonce.pipeline.story import Later, Moment, Said, Story
 from sendonce.ports.secret import Secret
 from sendonce.ports.store import Course, Delivery
 from sendonce.withdrawal import Answer, Word
@@ -316,6 +316,12 @@ def _story(told: Mapping[str, Any]) -> Story:
         due_local=told["due_local"],
         zone=told["timezone"],
         linked=told["linked"],
+        later=tuple(
+            Later(
+                each["kind"], _micros(each["at"]), each["local"], each["text"], each["code"], each["stands"]
+            )
+            for each in told["later"]
+        ),
     )
 
 

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from sendonce.core.outcome import Accepted
 from sendonce.core.provider_event import EventKind, stands
 from sendonce.pipeline import claimer, events, settler
 from sendonce.pipeline.attempt import Attempted
+from sendonce.pipeline.record import facets_of
 from sendonce.ports.events import EventBatch, EventRequest, NotNow
 from sendonce.ports.store import EventLook, StoredEvent, Tx
 from tests.integration.api_world import CONFIG, Answer, Api, add_templates, reminder, serving_of
@@ -134,7 +135,7 @@ class Hooked:
         def look(tx: Tx) -> EventKind | None:
             (row,) = tx.deliveries.by_keys([("default", key)])
             assert row.standing.state is State.ACCEPTED
-            fact = stands(events.facets_of(tx, row.id))
+            fact = stands(facets_of(tx, row.id))
             return None if fact is None else fact.kind
 
         return self.app.store.read(look)
@@ -285,8 +286,23 @@ def test_the_provider_reads_the_answer_that_it_wants_and_the_address_is_the_publ
     assert answer.headers["content-type"].startswith("text/xml")
     assert seen[0].url == f"http://127.0.0.1:{hooked.api.port}{PATH}?k=1&s=a%20b", "never a forwarded one"
     assert (seen[0].method, seen[0].body, seen[0].headers["x-twice"]) == ("POST", b"x", "a")
-    public = hooked.app.policy.__class__.public_url
-    monkeypatch.setattr(hooked.app.policy.__class__, "public_url", "https://us.example.com/base")
+    public = replace(hooked.app.policy, public_url="https://us.example.com/base")
+    monkeypatch.setattr(hooked.app, "policy", public)
     hooked.api.ask("POST", PATH, raw=b"x", token="")
-    monkeypatch.setattr(hooked.app.policy.__class__, "public_url", public)
     assert seen[1].url == f"https://us.example.com/base{PATH}"
+
+
+def test_the_story_tells_it_beside_acceptance(hooked: Hooked) -> None:
+    (key,) = hooked.accept("m-1")
+    body = b'[{"event":"delivered","id":"m-1"},{"event":"bounce","id":"m-1","reason":"5.1.1"}]'
+    hooked.post(body)
+    hooked.apply()
+    told = hooked.api.get(f"/v1/deliveries/{key}/story").ok()
+    assert told["state"] == "ACCEPTED"
+    assert told["headline"].startswith("It was sent at ")
+    assert told["headline"].endswith("It came back: the other side refused it for good (code bounce/5.1.1).")
+    assert {each["kind"]: each["stands"] for each in told["later"]} == {
+        "delivered": False,
+        "bounced_hard": True,
+    }
+    assert not any("came back" in moment["text"] for moment in told["moments"])

@@ -20,6 +20,7 @@ from sendonce.core.provider_event import PROVES, EventKind, Fact, ProviderEvent,
 from sendonce.moves import move_on
 from sendonce.pipeline import events
 from sendonce.pipeline.events import RETURNED_MAIL, EventApplier, TakenIn, take_in
+from sendonce.pipeline.record import facets_of
 from sendonce.ports.store import EventLook, Move, Row, StoredEvent, Tx
 from tests.integration.world import ADDRESSES, SECOND, TENANT, World
 
@@ -66,7 +67,7 @@ def key_of(world: World, delivery: str, version: int = 1, tenant: str = TENANT) 
 
 def facets(world: World, delivery: str) -> tuple[Fact, ...]:
     id_ = world.row(delivery).id
-    return world.read(lambda tx: events.facets_of(tx, id_))
+    return world.read(lambda tx: facets_of(tx, id_))
 
 
 def final(world: World, delivery: str) -> EventKind | None:

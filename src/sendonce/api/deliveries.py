@@ -48,6 +48,17 @@ class MomentSaid(Said):
     actor: str
 
 
+class LaterSaid(Said):
+    """One kind of thing that the provider said later; `stands`: of those that say where it is, it counts."""
+
+    kind: str
+    at: Instant
+    local: str = Field(description="On the customer's wall clock.")
+    text: str
+    code: str
+    stands: bool
+
+
 class TextSaid(Said):
     """What was or will be sent, as frozen at publication; addresses are masked."""
 
@@ -68,6 +79,7 @@ class StorySaid(DeliverySaid):
     timezone: str
     linked: str
     moments: list[MomentSaid]
+    later: list[LaterSaid]
     said: TextSaid | None
 
 
@@ -247,6 +259,17 @@ def _story(told: Story) -> StorySaid:
         moments=[
             MomentSaid(seq=each.seq, at=instant(each.at), local=each.local, text=each.text, actor=each.actor)
             for each in told.moments
+        ],
+        later=[
+            LaterSaid(
+                kind=each.kind,
+                at=instant(each.at),
+                local=each.local,
+                text=each.text,
+                code=each.code,
+                stands=each.stands,
+            )
+            for each in told.later
         ],
         said=None
         if text is None

@@ -315,6 +315,7 @@ def story_document(one: Story) -> dict[str, object]:
         "zone": one.zone,
         "linked": one.linked,
         "moments": one.moments,
+        "later": one.later,
         "said": one.said,
     }
 
@@ -331,6 +332,11 @@ def show_story(screen: Screen, one: Story) -> None:
     screen.say()
     for moment in one.moments:
         screen.say(Text.assemble((f"{moment.local}  ", QUIET), moment.text, (f"  [{moment.actor}]", QUIET)))
+    if one.later:
+        screen.say()
+        screen.say("what was said later:", style=QUIET)
+        for each in one.later:
+            screen.say(Text.assemble((f"{each.local}  ", QUIET), each.text))
     if one.said is None:
         return
     parts = one.said.parts

@@ -592,14 +592,6 @@ def retry(store: Store, ids: Sequence[int], *, actor: str) -> int:
     return store.write(unit).result()
 
 
-def facets_of(tx: Tx, delivery_id: int) -> tuple[Fact, ...]:
-    """What was said of a delivery later: each kind once."""
-    return tuple(
-        Fact(EventKind(str(row["kind"])), int(row["at"]), str(row["code"]))
-        for row in tx.rows("view_facets", delivery_id=delivery_id)
-    )
-
-
 def event_of(row: Row) -> StoredEvent:
     """A row of the columns of an event."""
     values = dict(row)

@@ -16,6 +16,7 @@ from sendonce.core.delivery import Channel
 from sendonce.core.errors import StoreMismatch
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Ending, Standing, State
+from sendonce.core.provider_event import EventKind, Fact
 from sendonce.ports.store import Course, Delivery, Row, Tx
 
 NEWEST: Final = 2**62
@@ -95,6 +96,14 @@ def body_of(text: str) -> dict[str, Value]:
 def lines_of(tx: Tx, delivery_id: int) -> list[Line]:
     """The ledger of one delivery, in order."""
     return [line_of(row) for row in tx.rows("view_ledger", delivery_id=delivery_id)]
+
+
+def facets_of(tx: Tx, delivery_id: int) -> tuple[Fact, ...]:
+    """What was said of a delivery later: each kind once."""
+    return tuple(
+        Fact(EventKind(str(row["kind"])), int(row["at"]), str(row["code"]))
+        for row in tx.rows("view_facets", delivery_id=delivery_id)
+    )
 
 
 def delivery_by_key(tx: Tx, tenant: str, key: str) -> Delivery | None:

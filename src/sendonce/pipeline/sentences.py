@@ -12,6 +12,7 @@ from typing import Final, assert_never
 
 from sendonce.core.lifecycle import Ending, Event, State
 from sendonce.core.outcome import Reason
+from sendonce.core.provider_event import EventKind, Fact
 from sendonce.pipeline.record import Line
 from sendonce.ports.store import Delivery
 
@@ -137,6 +138,19 @@ def reason_words(reason: str) -> str:
         return reason
     if reason in _REASONS:
         return _REASONS[reason]
+def _moved_because(line: Line) -> str:
+    held, _, code = line.word("reason").partition(":")
+    if held == "held" and code:
+        return f", since that account was held ({code.removeprefix('account:').replace('_', ' ')})"
+    return f" by {_who(line)}{_because(line)}"
+
+
+def later_sentence(fact: Fact) -> str:
+    """What the provider said later, in words: what it knows, which is not always what the customer sees."""
+    code = f" (code {fact.code})" if fact.code and fact.kind in _CODED_LATER else ""
+    return f"{_LATER[fact.kind]}{code}."
+
+
     family, _, rest = reason.partition(":")
     said = _FAMILIES.get(family)
     if said is None or not rest:
@@ -308,6 +322,25 @@ _FAMILIES: Final[Mapping[str, str]] = {
     "account": "the provider refuses our account",
     "suppressed": "the address is on the suppression list",
     "opted_out": "the customer opted out",
+_LATER: Final[Mapping[EventKind, str]] = {
+    EventKind.ACCEPTED: "The provider says that it took it",
+    EventKind.SENT: "It is on its way: the provider handed it on",
+    EventKind.DEFERRED: "The other side is busy, and the provider tries again",
+    EventKind.BOUNCED_SOFT: "The other side did not take it for now",
+    EventKind.DELIVERED: "It arrived: the other side took it",
+    EventKind.BOUNCED_HARD: "It came back: the other side refused it for good",
+    EventKind.UNDELIVERED: "It did not arrive, says the provider",
+    EventKind.EXPIRED: "The provider gave up: it did not arrive in time",
+    EventKind.REJECTED: "The provider did not send it on after all",
+    EventKind.SUPPRESSED: "The provider did not send it on: the address is on its own list",
+    EventKind.COMPLAINED: "The customer reported it as spam: nothing more is sent there",
+    EventKind.OPTED_OUT: "The customer asked for no more: nothing more is sent there",
+    EventKind.OPTED_IN: "The customer asked for messages again",
+    EventKind.REPLIED: "The customer answered",
+    EventKind.UNKNOWN: "The provider said something that we have no word for",
+}
+_CODED_LATER: Final = frozenset(EventKind) - {EventKind.ACCEPTED, EventKind.SENT, EventKind.DELIVERED}
+
     "bad_content": "template and data do not fit",
     "paused": "sending is paused",
     "policy": "by the configured policy",

@@ -20,9 +20,10 @@ from sendonce.core.delivery import parse_key
 from sendonce.core.due import known_zone
 from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.policy import Policy
+from sendonce.core.provider_event import stands
 from sendonce.core.reminder import DEFAULT_TENANT
-from sendonce.pipeline.record import Line, delivery_by_key, delivery_of, lines_of
-from sendonce.pipeline.sentences import sentence, tell_customer
+from sendonce.pipeline.record import Line, delivery_by_key, delivery_of, facets_of, lines_of
+from sendonce.pipeline.sentences import later_sentence, sentence, tell_customer
 from sendonce.ports.store import Content, Delivery, Reminder, Tx
 from sendonce.render import SALT
 
@@ -38,6 +39,19 @@ class Moment:
     local: str
     text: str
     actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """One kind of thing that the provider said later. `at` in microseconds UTC, by the provider where it says
+    so; `code` its own word; `stands`: of those that say where the message is, this one counts."""
+
+    kind: str
+    at: int
+    local: str
+    text: str
+    code: str
+    stands: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +72,7 @@ class Story:
 
     due_local  the due time as the caller wrote it, on the wall clock of `zone`
     linked     the delivery that this one sends again, "" for none
+    later      what the provider said later, in the order of its times; beside the moments, which are ours
     """
 
     delivery: Delivery
@@ -69,6 +84,7 @@ class Story:
     due_local: str
     zone: str
     linked: str = ""
+    later: tuple[Later, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +171,15 @@ def _tell(
     def when(at: int) -> str:
         return local_time(at, zone)
 
+    facts = sorted(facets_of(tx, delivery.id), key=lambda fact: (fact.at, fact.kind))
+    standing = stands(facts)
+    headline = tell_customer(delivery, tx.now, when)
+    if standing is not None:
+        headline = f"{headline} {later_sentence(standing)}"
     return Story(
         delivery=delivery,
         reminder=reminder.reminder if reminder is not None else "",
-        headline=tell_customer(delivery, tx.now, when),
+        headline=headline,
         moments=tuple(
             Moment(line.seq, line.at, when(line.at), sentence(line, when), line.actor)
             for line in lines_of(tx, delivery.id)
@@ -168,6 +189,10 @@ def _tell(
         due_local=reminder.due_local if reminder is not None else "",
         zone=zone,
         linked=reminder.linked if reminder is not None else "",
+        later=tuple(
+            Later(fact.kind.value, fact.at, when(fact.at), later_sentence(fact), fact.code, fact is standing)
+            for fact in facts
+        ),
     )
 
 
