@@ -202,6 +202,17 @@ DISPOSITIONS: Final = Counter(
     "Deliveries that this process brought to a state in which they stay, by itself, in lower case.",
     ("channel", "state"),
 )
+WINDOW: Final = Counter(
+    "sendonce_window_total",
+    "Deliveries that a provider accepted, `kept` `yes` or `no`: within `accepted_within` of their due time.",
+    ("channel", "kept"),
+)
+ACCEPT_LATENESS: Final = Histogram(
+    "sendonce_accept_lateness_seconds",
+    "How long after its due time a provider accepted a delivery, to the second.",
+    ("channel",),
+    bounds=LATE_S,
+)
 CALL: Final = Histogram(
     "sendonce_call_seconds", "How long calls took, from their start.", _ACCOUNT, bounds=CALL_S
 )

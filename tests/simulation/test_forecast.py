@@ -1,7 +1,8 @@
 """The forecast against the simulator: what it says of a steady provider is what then happens.
 
-A scheduler and two workers run the product's own stages on the simulator's store and provider, without faults,
-on virtual time. The forecast is asked before the burst, and again in the midst of it, when it has seen calls.
+A scheduler and two workers run the product's own stages on the simulator's store and provider, without
+faults, on virtual time. The forecast is asked before the burst, and again in the midst of it, when it has seen
+calls.
 """
 
 from __future__ import annotations
@@ -66,7 +67,13 @@ class Steady:
         dice = Dice(seed, profile, frozenset(), self.loop.time)
         self.checker = Checker(store, classes_of(accounts), self.loop.time)
         self.ground = Ground(
-            self.loop, self.clock, dice, store, self.checker, self.policy.lease_s, lambda process: process.kill()
+            self.loop,
+            self.clock,
+            dice,
+            store,
+            self.checker,
+            self.policy.lease_s,
+            lambda process: process.kill(),
         )
         self.account = SimulatedAccount(accounts[0], self.ground)
 

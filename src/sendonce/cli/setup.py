@@ -25,7 +25,7 @@ from sendonce.cli.views import show_story
 from sendonce.core.consent import NoRecord
 from sendonce.core.delivery import Channel
 from sendonce.core.due import allowed_from
-from sendonce.core.duration import parse_duration
+from sendonce.core.duration import parse_duration, say_duration
 from sendonce.core.errors import ConfigError, InvalidInput, Refused
 from sendonce.core.lifecycle import State
 from sendonce.core.pacing import SECOND, Limit
@@ -129,6 +129,7 @@ def check(shell: Shell) -> Exit:
     findings += _events(shell.app)
     findings += asyncio.run(_transports(shell.app))
     findings += _bounces(shell.app)
+    findings += _objectives(settings)
     lost = shell.read(lambda tx: stranded(tx, shell.policy))
     findings += [Finding(f"account {each.account}", "bad", str(each)) for each in lost]
     findings += [Finding(part, "note", text) for part, text in _odd(settings)]
@@ -144,6 +145,21 @@ def check(shell: Shell) -> Exit:
 
 def _sound(findings: list[Finding]) -> bool:
     return all(finding.verdict != "bad" for finding in findings)
+
+
+def _objectives(settings: Settings) -> Iterator[Finding]:
+    """What each channel is to keep: a promise that nobody has read is none."""
+    for channel, policy in settings.channels.items():
+        kept = policy.objectives
+        received = f", received {say_duration(kept.received_s)} later" if kept.received_s else ""
+        yield Finding(
+            f"channel {channel}",
+            "ok",
+            f"{kept.kept:.4g} of it published within {say_duration(kept.published_s)}, accepted within "
+            f"{say_duration(kept.accepted_s)}{received}; none due for {say_duration(kept.oldest_s)}; at most "
+            f"{kept.duplicates} duplicates a month; dead letters decided within "
+            f"{say_duration(kept.recovered_s)}",
+        )
 
 
 def _seals(app: App) -> Finding:

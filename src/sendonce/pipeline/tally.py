@@ -12,10 +12,11 @@ from sendonce import metrics
 from sendonce.core.lifecycle import ENDED, State
 from sendonce.core.outcome import Accepted, NotStarted, Throttled
 from sendonce.core.pacing import SECOND
+from sendonce.core.policy import Policy
 from sendonce.pipeline.attempt import Attempted
 
 
-def tally(attempts: Sequence[Attempted], states: Sequence[State]) -> None:
+def tally(attempts: Sequence[Attempted], states: Sequence[State], policy: Policy) -> None:
     """Count a settled group. `states`: after each, in the order of delivery ids."""
     ended: Counter[metrics.Labels] = Counter()
     outcomes: Counter[metrics.Labels] = Counter()
@@ -31,6 +32,8 @@ def tally(attempts: Sequence[Attempted], states: Sequence[State]) -> None:
             metrics.THROTTLES.add((*account, outcome.scope.value))
         if isinstance(outcome, Accepted) and outcome.duplicate:
             metrics.KNOWN.add(account)
+        if isinstance(outcome, Accepted):
+            _accepted(attempt, policy)
         metrics.PACING_WAIT.observe(account, max(0, claim.slot_at - claim.claimed_at) / SECOND)
         if attempt.started_at:
             metrics.START_LATENESS.observe(account, max(0, attempt.started_at - claim.slot_at) / SECOND)
@@ -46,3 +49,16 @@ def tally(attempts: Sequence[Attempted], states: Sequence[State]) -> None:
 
 def _by_id(attempt: Attempted) -> int:
     return attempt.claim.delivery_id
+
+
+def _accepted(attempt: Attempted, policy: Policy) -> None:
+    """How late it was taken. A claim knows the calendar by what was left until the expiry."""
+    course, valid_s = attempt.claim.row.course, attempt.claim.message.valid_s
+    channel = policy.channels.get(attempt.claim.channel)
+    if valid_s is None or channel is None:
+        return
+    claimed_late_s = (course.expires_at - course.due_at) / SECOND - valid_s
+    late_s = max(0.0, claimed_late_s + (attempt.ended_at - attempt.claim.claimed_at) / SECOND)
+    metrics.ACCEPT_LATENESS.observe((channel.channel.value,), late_s)
+    kept = "yes" if late_s <= channel.objectives.accepted_s else "no"
+    metrics.WINDOW.add((channel.channel.value, kept))

@@ -312,7 +312,7 @@ class Worker:
                 await self._settle(attempts[half:])
                 return
         self._held.difference_update(_name(attempt.claim) for attempt in attempts)
-        tally(attempts, states)
+        tally(attempts, states, self._policy)
         try:
             await self._acknowledge(attempts)
         except StoreUnavailable as error:

@@ -1,0 +1,104 @@
+"""Alert rules: one file that Prometheus takes; queries name metrics that exist, and never how much waits."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from sendonce.core.alert import Rule, rules, rules_text
+from sendonce.core.delivery import Channel
+from sendonce.core.objective import Kept, Objective, Objectives
+from sendonce.metrics import METRICS, Histogram
+from tests.integration.world import account_of, policy_of
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operate" / "alerts.md").read_text("utf-8")
+POLICY = policy_of(account_of("K"), account_of("N"))
+RULES = rules(POLICY)
+
+
+def named(alert: str, channel: str = "") -> Rule:
+    return next(rule for rule in RULES if (rule.alert, rule.channel) == (alert, channel))
+
+
+def test_the_file_is_whole() -> None:
+    document: Any = yaml.safe_load(rules_text(POLICY, runbook="https://runbook.example.com/alerts"))
+    (group,) = document["groups"]
+    assert set(document) == {"groups"}
+    assert group["name"] == "sendonce"
+    assert len(group["rules"]) == len(RULES)
+    for made, rule in zip(group["rules"], RULES, strict=True):
+        assert set(made) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert (made["alert"], made["expr"]) == (rule.alert, rule.expression)
+        assert re.fullmatch(r"\d+s", made.get("for", "1s"))
+        assert made["labels"]["severity"] in ("page", "ticket")
+        assert made["annotations"]["runbook_url"] == f"https://runbook.example.com/alerts#{rule.page}"
+        assert made["annotations"]["summary"] == rule.summary
+    told_apart = [(rule.alert, rule.channel) for rule in RULES]
+    assert len(set(told_apart)) == len(told_apart)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.alert}-{rule.channel}")
+def test_each_query_is_one_and_names_metrics_with_labels_that_exist(rule: Rule) -> None:
+    promql_parser.parse(rule.expression)
+    found = re.findall(r"(sendonce_\w+)(?:\{([^}]*)\})?", rule.expression)
+    assert found
+    for name, labels in found:
+        metric = METRICS[name]
+        assert not isinstance(metric, Histogram)
+        assert set(re.findall(r"(\w+)=", labels)) <= set(metric.labels)
+        assert name not in ("sendonce_backlog_deliveries", "sendonce_unresolved_deliveries"), (
+            "never raw depth"
+        )
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.alert}-{rule.channel}")
+def test_each_alert_has_its_page_which_says_what_to_look_at_and_to_do(rule: Rule) -> None:
+    page = PAGE.partition(f"\n## {rule.page}\n")[2].partition("\n## ")[0]
+    assert f"**{rule.alert}** ({rule.severity})" in page
+    assert "\nLook: " in page
+    assert "\nDo: " in page
+
+
+def test_no_page_is_of_an_alert_that_is_none() -> None:
+    assert set(re.findall(r"^## (\S+)$", PAGE, re.MULTILINE)) == {rule.page for rule in RULES}
+
+
+def test_bounds_are_the_objectives_own() -> None:
+    own = Objectives(oldest_s=120.0, recovered_s=7_200.0, kept=0.9)
+    channels = {name: replace(each, objectives=own) for name, each in POLICY.channels.items()}
+    made = {(rule.alert, rule.channel): rule for rule in rules(replace(POLICY, channels=channels))}
+    assert made["SendonceOldestTooOld", "sms"].expression.endswith("> 120")
+    assert made["SendonceUncertainWaits", "sms"].expression.endswith("> 7200")
+    assert made["SendonceWindowMissed", "sms"].expression.endswith("> 0.1")
+    assert 'channel="sms"' in named("SendonceOldestTooOld", "sms").expression
+    assert {rule.channel for rule in RULES} == {"", *(channel.value for channel in Channel)}
+
+
+def test_promtool_takes_it_where_there_is_one(tmp_path: Path) -> None:
+    """Where there is none, what is above holds all the same."""
+    promtool = os.environ.get("SENDONCE_PROMTOOL") or shutil.which("promtool")
+    file = tmp_path / "rules.yml"
+    file.write_text(rules_text(POLICY, runbook="alerts.md"), encoding="utf-8")
+    if promtool is not None:
+        done = subprocess.run(
+            [promtool, "check", "rules", str(file)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+def test_a_budget_is_a_count_and_a_share_is_a_share() -> None:
+    assert Kept(Objective.ACCEPTED, 0, 0, 0.99).ok
+    assert Kept(Objective.ACCEPTED, 100, 99, 0.99).ok
+    assert not Kept(Objective.ACCEPTED, 100, 98, 0.99).ok
+    assert Kept(Objective.DUPLICATES, 100, 99, 1).ok
+    assert not Kept(Objective.DUPLICATES, 100, 98, 1).ok
