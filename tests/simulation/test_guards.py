@@ -13,7 +13,7 @@ import pytest
 from sendonce import moves, withdrawal
 from sendonce.core import lifecycle, pacing, promise
 from sendonce.core.lifecycle import Guard
-from sendonce.pipeline import claimer, reaper, reconciler, restore, sender, settler, worker
+from sendonce.pipeline import claimer, events, reaper, reconciler, restore, sender, settler, worker
 from sendonce.pipeline.heartbeat import Heartbeat
 from sendonce.store.transaction import SqlTx
 from sendonce.testing.simulator import Fault, Profile, run_seed
@@ -77,6 +77,11 @@ def doubts_before_a_cancel(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(withdrawal, "doubted", lambda tx, rows, policy: list(rows))
 
 
+def receipts_of_anybody(patch: pytest.MonkeyPatch) -> None:
+    """A provider's word about a receipt was taken for one about the same receipt of another provider."""
+    patch.setattr(events, "_was_receipt_of", lambda *_: True)
+
+
 F = Fault
 AGEING = {F.LOST_RESPONSE: 0.5, F.OUTAGE: 0.5, F.PAUSE_CHANNEL: 0.6, F.ERROR_BUT_TAKEN: 0.3}
 CASES: list[tuple[Callable[[pytest.MonkeyPatch], None], dict[Fault, float], int, str]] = [
@@ -91,6 +96,7 @@ CASES: list[tuple[Callable[[pytest.MonkeyPatch], None], dict[Fault, float], int,
     (held_stores, {F.FAILOVER: 0.9}, 21, "cancelled yet sent"),
     (doubts_at_the_release, {F.FAILOVER: 0.9}, 2, "cancelled yet sent"),
     (doubts_before_a_cancel, {F.FAILOVER: 0.9, F.CANCEL: 0.6}, 1, "cancelled yet sent"),
+    (receipts_of_anybody, {F.EVENT: 0.9, F.EVENT_FOREIGN: 0.5}, 1, "event"),
     (fenced_outcomes, {F.PAUSE: 0.05, F.CRASH: 0.02}, 1, "stage failed"),
 ]
 """What is taken away, what must go wrong for it to matter, a seed in which it does, and what breaks."""

@@ -33,3 +33,12 @@ SELECT id, role, started_at, beat_at, lease_until, stopped FROM process ORDER BY
 
 -- name: view_simulator_story
 SELECT l.at, l.body FROM ledger l JOIN delivery d ON d.id = l.delivery_id WHERE d.key = :key ORDER BY l.seq;
+
+-- name: view_simulator_events
+SELECT e.account, e.identity, e.kind, e.look, e.tries, e.why, e.send_key, e.received_at,
+       coalesce(d.key, '') AS key,
+       coalesce((SELECT min(l.at) FROM ledger l WHERE l.receipt = e.receipt AND l.receipt <> ''), 0) AS known_at
+FROM provider_event e LEFT JOIN delivery d ON d.id = e.delivery_id ORDER BY e.account, e.identity, e.tenant;
+
+-- name: view_simulator_facets
+SELECT delivery_id, kind, rank, at, code FROM facet ORDER BY delivery_id, kind;

@@ -356,7 +356,16 @@ class Checker:
     def digest(self) -> str:
         """SHA-256 over the ledger and the state, every byte of them."""
         digest = hashlib.sha256()
-        for view in ("ledger", "deliveries", "gates", "calls", "preferences", "processes"):
+        for view in (
+            "ledger",
+            "deliveries",
+            "gates",
+            "calls",
+            "preferences",
+            "processes",
+            "events",
+            "facets",
+        ):
             for row in self._store.read(lambda tx, view=view: tx.rows(f"view_simulator_{view}")):  # type: ignore[misc]
                 digest.update(json.dumps(dict(row), sort_keys=True).encode())
         return digest.hexdigest()

@@ -66,6 +66,13 @@ class Fault(StrEnum):
     ADAPTER_BUG = "adapter bug"
     LOOKUP_DOWN = "look-up down"
     OUTAGE = "the same answer to everybody for a while"
+    # What the provider says later
+    EVENT = "event"
+    EVENT_EARLY = "event before the answer"
+    EVENT_REPEATED = "event repeated"
+    EVENT_FOREIGN = "event that names another account's message"
+    EVENT_BOUNCE = "event of a bounce"
+    EVENT_STOP = "customer's STOP"
     # Time
     CLOCK_FORWARD = "calendar set forward"
     CLOCK_BACK = "calendar set back"
@@ -134,6 +141,14 @@ _PROVIDER: Final = {
     Fault.LOOKUP_DOWN: 0.5,
     Fault.OUTAGE: 0.15,
 }  # fmt: skip
+_EVENTS: Final = {
+    Fault.EVENT: 0.3,
+    Fault.EVENT_EARLY: 0.2,
+    Fault.EVENT_REPEATED: 0.15,
+    Fault.EVENT_FOREIGN: 0.05,
+    Fault.EVENT_BOUNCE: 0.1,
+    Fault.EVENT_STOP: 0.05,
+}
 _TIME: Final = {Fault.CLOCK_FORWARD: 0.15, Fault.CLOCK_BACK: 0.15}
 _HINTS: Final = {
     Fault.HINT_REPEATED: 0.1,
@@ -162,7 +177,7 @@ _PEOPLE: Final = {
     Fault.PAUSE_ACCOUNT: 0.1,
     Fault.BAD_TEMPLATE: 0.1,
 }
-_ALL: Final = {**_PROCESSES, **_STORE, **_NETWORK, **_PROVIDER, **_TIME, **_HINTS, **_PEOPLE}
+_ALL: Final = {**_PROCESSES, **_STORE, **_NETWORK, **_PROVIDER, **_EVENTS, **_TIME, **_HINTS, **_PEOPLE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -97,6 +97,8 @@ class SimulatedAccount:
 
     policy: AccountPolicy
     ground: Ground
+    tell: Callable[[str, Message, str, str], None]
+    """Told of each message that is taken: account, message, marker, receipt."""
     taken: list[Taken] = field(default_factory=list)
     calls: dict[Call, None] = field(default_factory=dict)
     starts: deque[int] = field(default_factory=deque)
@@ -188,6 +190,7 @@ class SimulatedAccount:
         self.taken.append(one)
         self._keys[message.send_key] = one
         self.ground.checker.took(one.marker)
+        self.tell(self.name, message, one.marker, receipt)
         return receipt
 
     def _refuse(self, refusal: Fault) -> Outcome:

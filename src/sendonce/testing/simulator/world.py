@@ -37,6 +37,7 @@ from sendonce.store.sqlite import open_store
 from sendonce.template_book import TemplateBook, from_store
 from sendonce.testing.simulator.checks import Broken, Checker, Counts, Remembered, Seen
 from sendonce.testing.simulator.faults import Dice, Fault, Profile, Struck
+from sendonce.testing.simulator.later import Later
 from sendonce.testing.simulator.loop import Stuck, VirtualLoop
 from sendonce.testing.simulator.people import Deed, People
 from sendonce.testing.simulator.ports import SECOND, Ground, QueuePort, SimulatedClock, StorePort, Transport
@@ -143,7 +144,10 @@ class _World:
         self._ground = Ground(
             loop, self._clock, self._dice, self._store, self._checker, self._policy.lease_s, self._crash
         )
-        self._accounts = {account.name: SimulatedAccount(account, self._ground) for account in accounts}
+        self._later = Later(self._ground, self._policy)
+        self._accounts = {
+            account.name: SimulatedAccount(account, self._ground, self._later.took) for account in accounts
+        }
         self._transports = self._make_transports()
         self._people = People(
             self._dice,
@@ -164,6 +168,9 @@ class _World:
             "worker-2": self._worker,
             "worker-3": self._worker,
         }
+        if self._dice.takes(Fault.EVENT):
+            self._mains |= {"door-1": self._later.door, "events-1": self._later.applier}
+            self._mains["events-2"] = self._later.applier
         if self._policy.hints:
             self._mains["relay-1"] = self._relay
         self._running: dict[str, Process] = {}
@@ -188,6 +195,8 @@ class _World:
             process.kill()
         for failed in self._loop.errors:
             self._checker.broke(failed, kind="task failed")
+        if not self._cut:
+            self._later.check(self._store, self._checker)
         counts = self._checker.finish(whole=not self._cut)
         coverage = self._checker.coverage
         for struck in self._dice.struck:
@@ -246,15 +255,19 @@ class _World:
         held_s = 2 * self._policy.lease_s + timeout_s
         await asyncio.sleep(held_s + timeout_s + DEADLINE_SLACK_S + LOOK_S)
         self._checker.lanes(held_s)
-        self._retire("worker-2", "worker-3", "scheduler-2")
+        self._retire("worker-2", "worker-3", "scheduler-2", "events-2")
         until = self._loop.time() + QUIET_MAX_S
-        while (self._deeds_open or self._checker.open) and self._loop.time() < until:  # noqa: ASYNC110
+        while self._is_open and self._loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
         # What is still on its way to a provider arrives now, and may yet prove us wrong.
         arrival_s = max(account.promise.arrival_max_s for account in self._policy.accounts.values())
         await asyncio.sleep(arrival_s + timeout_s + LOOK_S)
         self._checker.lanes(held_s)
         await self._end()
+
+    @property
+    def _is_open(self) -> bool:
+        return bool(self._deeds_open or self._checker.open or self._later.open)
 
     async def _end(self) -> None:
         """The workers end gracefully, the others are killed, and nothing is left running."""
@@ -274,7 +287,7 @@ class _World:
     def _retire(self, *roles: str) -> None:
         """For the quiet time one of each will do. They end as they may: at a bad moment."""
         for role in roles:
-            self._mains.pop(role)
+            self._mains.pop(role, None)
             process = self._running.get(role)
             if process is not None:
                 process.kill()
@@ -311,6 +324,7 @@ class _World:
             return  # what fell due by a calendar that nobody has written down, nobody can know
         image, remembered = behind
         image.set_back()
+        self._later.set_back()
         self._checker.set_back(remembered)
         for account in self._accounts.values():
             account.starts.clear()  # what was used of a quota is lost too, and the provider says so
