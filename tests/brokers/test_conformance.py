@@ -15,7 +15,7 @@ from sendonce.testing.conformance.queue import Opened, Place, QueueSuite
 from tests.brokers.places import KINDS, open_transport
 from tests.brokers.servers import Server
 
-REDELIVER_S = 1.0
+REDELIVER_S = 3.0
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -54,20 +54,18 @@ def test_a_broker_that_stays_away_costs_time_and_no_delivery(tmp_path: Path) -> 
 
 def test_transports_are_exchanged_under_load_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     """From one broker to another and back, to the store's own queue, and to a broker again."""
-    rate = 200 if LONG else 30
+    rate, batch = (400, DELIVERIES // 5) if LONG else (60, 150)
     with Rabbitmq() as first, Nats() as second, town(tmp_path, [first, second], rate=rate) as it:
-        it.schedule(DELIVERIES)
-        for number, (kind, left) in enumerate(
-            (("nats", "rabbitmq"), ("rabbitmq", "nats"), ("store", "rabbitmq"), ("nats", ""))
-        ):
-            it.work_until((number + 1) * DELIVERIES // 6)
+        for kind, left in (("nats", "rabbitmq"), ("rabbitmq", "nats"), ("store", "rabbitmq"), ("nats", "")):
+            it.schedule(batch)
+            it.work_until(it.scheduled - batch + 1)
             it.command("transport", "switch", kind, "--reason", "a test")
             if left:
                 it.command("transport", "drain", left)
-        assert it.taken < DELIVERIES, "it was over before the last change"
+        it.schedule(batch)
         it.finish()
         told = json.loads(it.command("--json", "transport", "list"))
         assert told["in_force"] == "nats"
         made = it.claims()
-        assert made["hint"] > DELIVERIES // 3, made
-        assert made["store"] > 0, made
+        assert made["hint"] > batch, made
+        assert made["store"] > batch // 5, made

@@ -45,7 +45,7 @@ from sendonce.pipeline.record import lines_of
 from sendonce.pipeline.relay import relay
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.ports.provider import Message, Start, TooLate
-from sendonce.ports.queue import Hint, Queue
+from sendonce.ports.queue import Depth, Hint, Queue
 from sendonce.ports.store import Delivery, Listening, Outgoing, Store, Tx
 from sendonce.runtime import poller
 from sendonce.runtime.clock import SystemClock
@@ -743,3 +743,50 @@ def test_a_transport_that_refuses_acknowledgements_stops_nothing(tmp_path: Path)
         assert queue.ack_fails == 0
         assert provider.door.effects == Counter(keys)
         assert provider.calls == 30
+
+
+class Gone(RealTime):
+    """A broker that is away, until it is back."""
+
+    away = True
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        self._check()
+        await super().publish(hints)
+
+    async def pull(self, limit: int, wait_s: float) -> list[Hint]:
+        self._check()
+        return await super().pull(limit, wait_s)
+
+    async def depth(self) -> Depth:
+        self._check()
+        return await super().depth()
+
+    def _check(self) -> None:
+        if self.away:
+            raise StoreUnavailable("the broker does not answer")
+
+
+def test_while_the_broker_is_away_the_store_s_own_queue_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when it is back hints travel again, of which nobody needs those from before."""
+    monkeypatch.setattr(worker, "TAKE_OVER_S", 0.2)
+    queue = Gone(Faults(), seed=1)
+    with bench(tmp_path, 30, account(), hints=True) as (it, keys):
+        provider = Scripted(it.policy.accounts["sms-K"].promise)
+        it.store.write(lambda tx: tx.hint_ready("sms-K", 100)).result()
+
+        async def until_back() -> None:
+            queue.away = it.states()[State.ACCEPTED] < 30
+
+        asyncio.run(
+            work(
+                it.worker(provider, queues={"sms-K": queue}),
+                until=lambda: not queue.away and not it.store.read(lambda tx: tx.hints(9)),
+                meanwhile=until_back,
+            )
+        )
+        assert provider.door.effects == Counter(keys)
+        assert provider.calls == 30
+        assert queue.published == 0, "what was sent meanwhile needs no hint"

@@ -46,6 +46,7 @@ OLDEST: Final = (3, 10)
 """What Debian 12 has, and the oldest that this was tested with."""
 PREFETCH: Final = 2_000
 PARKED_MAX: Final = 10_000
+CALLBACK_TURNS: Final = 20
 CONNECT_S: Final = 10.0
 FAILURES: Final = (exceptions.AMQPError, OSError, asyncio.InvalidStateError, RuntimeError)
 """What the client raises when the broker, or the way to it, fails; RuntimeError where a writer was closed."""
@@ -144,6 +145,8 @@ class RabbitmqTransport:
         connection, self._connection = self._connection, None
         if connection is not None:
             await _quietly(connection.close())
+            for _ in range(CALLBACK_TURNS):  # the client's own last words are tasks that it waits for nowhere
+                await asyncio.sleep(0)
 
 
 class RabbitmqQueue:
