@@ -3,8 +3,8 @@
     disposition   it ended, or nobody can tell whether it was sent: ACCEPTED, REJECTED, DEAD, CANCELLED,
                   SUPPRESSED, EXPIRED, ASSUMED_SENT, NOT_SENT, UNCERTAIN
     reopened      it had been told as one of these, and goes again: redriven, restored, permitted
-    facet         what the provider said later of what it had accepted, beside the state. None is told yet: they
-                  are kept without an entry in the ledger
+    facet         what the provider said later of what it had accepted, beside the state. None is told yet:
+                  they are kept without an entry in the ledger
 
 The feed is the ledger, read in the order of its entries' numbers; here stands which of them are told.
 """
