@@ -46,8 +46,7 @@ class EventSaid(Said):
         examples=["shipment-4821:customer-73:email/4"],
     )
     kind: Kind = Field(
-        description="disposition: it ended, or is UNCERTAIN. reopened: it was told as ended, and goes again. "
-        "facet: what the provider said later."
+        description="disposition: it ended, or is UNCERTAIN. reopened: it was told as that, and goes again."
     )
     at: Instant
     event: str = Field(description="The ledger's word.", examples=["accepted"])
