@@ -34,6 +34,7 @@ STATES = {
 
 EVENTS = {
     Event.DEFERRED: "the scheduler or a claim puts it off: night, pause, catch-up",
+    Event.REROUTED: "it goes to another account, since its own is held, or by a person's word",
     Event.REVISED: "the caller changes it",
     Event.PUBLISHED: "the scheduler finds it due and allowed",
     Event.UNRENDERABLE: "it makes no message: its data do not fit, its text is damaged, no quota is so large",

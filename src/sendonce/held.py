@@ -30,7 +30,7 @@ from sendonce.core.lifecycle import UNSENT, Event, Moved, State, step
 from sendonce.core.policy import Policy
 from sendonce.core.promise import SECOND, settles_at
 from sendonce.core.value import value
-from sendonce.moves import DYING_FIRST, facts_of, move_of
+from sendonce.moves import DYING_FIRST, ELSEWHERE, facts_of, move_of
 from sendonce.ports.store import HOLD, Course, Delivery, Move, Tx
 
 MARGIN_US: Final = 5 * SECOND
@@ -195,6 +195,8 @@ def doubt(
 def judge(tx: Tx, row: Delivery, standing: Hold, policy: Policy, *, actor: str, keys: bool = True) -> Move:
     """What becomes of one that is in doubt. Writes nothing."""
     used_from = standing.steady_from if keys else 1
+    if policy.is_shared(row.channel, row.tenant, row.category):
+        used_from = ELSEWHERE
     course = replace(
         row.course,
         first_try=min(row.course.first_try or used_from, used_from),

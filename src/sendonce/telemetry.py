@@ -328,6 +328,12 @@ PAUSED: Final = Event(
     "paused", "Somebody paused an account, a channel or a group.", INFO, ("scope", "target", "wait_s")
 )
 RESUMED: Final = Event("resumed", "A pause ended.", INFO, ("scope", "target", "why"))
+REROUTED: Final = Event(
+    "rerouted",
+    "What waited for an account goes to another one that shares with it.",
+    WARNING,
+    ("account", "target", "count", "why"),
+)
 REDRIVEN: Final = Event(
     "redriven", "Dead or rejected deliveries were queued again.", INFO, ("count", "refused")
 )

@@ -38,11 +38,14 @@ def add_to(app: typer.Typer) -> None:
     panel = {"rich_help_panel": "Operate"}
     command(app, **panel)(pause)
     command(app, **panel)(resume)
-    group = typer.Typer(help="The provider accounts: list, pause, resume, limits.", no_args_is_help=True)
+    group = typer.Typer(
+        help="The provider accounts: list, pause, resume, limits, move.", no_args_is_help=True
+    )
     command(group, "list")(accounts_list)
     command(group, "pause")(accounts_pause)
     command(group, "resume")(accounts_resume)
     command(group, "limits")(accounts_limits)
+    command(group, "move")(accounts_move)
     app.add_typer(group, name="accounts", rich_help_panel="Operate")
 
 
@@ -126,6 +129,41 @@ def accounts_limits(
     shell.screen.document({"account": account, "limits": after, "before": before})
     shell.screen.say(f"{account}: {_spell(after)}", style=GOOD)
     shell.screen.say(f"before: {_spell(before)}", style=QUIET)
+
+
+def accounts_move(
+    shell: Shell,
+    source: Annotated[str, typer.Option("--from", metavar="ACCOUNT", help="For which it waits now.")],
+    target: Annotated[str, typer.Option("--to", metavar="ACCOUNT", help="Which is to carry it.")],
+    reason: Reason,
+    group: Annotated[str, typer.Option("--group", help="Only this group.")] = "",
+    category: Annotated[str, typer.Option("--category", help="Only this category.")] = "",
+    preview: Annotated[bool, typer.Option("--preview", help="Count, and change nothing.")] = False,
+) -> None:
+    """Give what waits for one account to another that shares with it; never what may be sent already."""
+    from sendonce.pipeline.failover import LEFT, reroute
+
+    with shell.screen.progress("moving") as bar:
+        done = reroute(
+            shell.store,
+            shell.policy,
+            source,
+            target,
+            reason=reason,
+            actor=shell.actor,
+            group=group,
+            category=category,
+            preview=preview,
+            progress=bar.to,
+        )
+    shell.screen.document(
+        {"from": source, "to": target, "preview": preview, "moved": done.moved, "left": dict(done.left)}
+    )
+    what = counted(done.moved, "delivery", "deliveries")
+    said = "would go" if preview else "moved"
+    shell.screen.say(f"{what} {said} from {source} to {target}", style=QUIET if preview else GOOD)
+    for why, count in done.left.most_common():
+        shell.screen.say(f"{count} {'stays' if count == 1 else 'stay'}: {LEFT[why]}", style=CARE)
 
 
 # What these share

@@ -295,7 +295,7 @@ def _odd(settings: Settings) -> Iterator[tuple[str, str]]:
     for account in settings.accounts.values():
         for text in _odd_limits(account):
             yield f"account {account.name}", text
-    used = {route.account for route in settings.routes}
+    used = {name for route in settings.routes for name in route.accounts}
     for name in sorted(settings.accounts.keys() - used):
         yield f"account {name}", "no channel and no route uses it"
 

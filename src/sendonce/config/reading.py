@@ -63,7 +63,7 @@ from sendonce.core.plan import Plan, parse_plan, parse_step
 from sendonce.core.policy import CategoryPolicy, ChannelPolicy, Recipients
 from sendonce.core.retention import Keep
 from sendonce.core.retry import RetryPolicy
-from sendonce.core.routing import Route
+from sendonce.core.routing import Route, Share
 from sendonce.ports.secret import Secret
 
 FILE_NAME: Final = "sendonce.toml"
@@ -328,17 +328,23 @@ class _Reading:
             place = self._top.at(f"route {number}" if len(listed) > 1 else "route")
             with self._problems.noted(place):
                 route = bind(RouteTable, table, place)
-                yield Route(route.channel, route.account, route.tenant, route.category), place
+                names = _names_of(route.account, route.accounts, place)
+                shares = _shares(route.accounts)
+                yield Route(route.channel, names[0], route.tenant, route.category, shares), place
 
     def _channel_routes(self, covered: Collection[Channel]) -> Iterator[tuple[Route, Place]]:
         for name in self._names["channel"]:
             table, place = self._written("channel")[name], self._top.at(f"channel.{name}")
             if name not in _CHANNELS:
                 continue
-            account = table.get("account")
-            if isinstance(account, str):
+            account, shared = table.get("account"), table.get("accounts")
+            if isinstance(shared, Mapping) and all(type(part) is int for part in shared.values()):
+                with self._problems.noted(place):
+                    names = _names_of(account, shared, place)
+                    yield Route(Channel(name), names[0], shares=_shares(shared)), place
+            elif isinstance(account, str):
                 yield Route(Channel(name), account), place
-            elif account is None and Channel(name) not in covered:
+            elif account is None and shared is None and Channel(name) not in covered:
                 self._note(
                     place,
                     "account",
@@ -350,14 +356,15 @@ class _Reading:
             self._note(
                 place, "channel", f"= {str(route.channel)!r} has no table: write [channel.{route.channel}]"
             )
-        self._check_refers(place, "account", route.account)
-        carried = self._written("account").get(route.account, {}).get("channel")
-        if carried in _CHANNELS and carried != route.channel:
-            self._note(
-                place,
-                "account",
-                f"= {route.account!r} carries {carried}: name an account for {route.channel}",
-            )
+        for name in route.accounts:
+            self._check_refers(place, "account", name)
+            carried = self._written("account").get(name, {}).get("channel")
+            if carried in _CHANNELS and carried != route.channel:
+                self._note(
+                    place,
+                    "account",
+                    f"= {name!r} carries {carried}: name an account for {route.channel}",
+                )
         if route.tenant is not None:
             self._check_refers(place, "tenant", route.tenant)
         if route.category is not None:
@@ -499,6 +506,27 @@ _NAMED_PARTS: Final = ("tenant", "channel", "account", "category")
 _PUBLIC_URL: Final = re.compile(r"https://[A-Za-z0-9.-]+(:\d{1,5})?(/[A-Za-z0-9._~/-]{0,120})?", re.ASCII)
 
 
+def _names_of(account: object, accounts: Mapping[str, int] | None, place: Place) -> tuple[str, ...]:
+    """The accounts of a rule, at least one."""
+    if account is not None and accounts is not None:
+        raise ConfigErrors([place.say("accounts", "stands beside account: keep one of the two")])
+    if accounts is not None:
+        if not accounts:
+            raise ConfigErrors([place.say("accounts", "= {} is empty: write { NAME = weight, ... }")])
+        return tuple(accounts)
+    if not isinstance(account, str):
+        raise ConfigErrors(
+            [place.say("account", "is missing: write the name of the account that carries it")]
+        )
+    return (account,)
+
+
+def _shares(accounts: Mapping[str, int] | None) -> tuple[Share, ...]:
+    if accounts is None or len(accounts) < 2:
+        return ()
+    return tuple(Share(name, weight) for name, weight in accounts.items())
+
+
 # Values that depend on each other
 
 
@@ -522,6 +550,7 @@ def _channel_policy(
         table.uncertain,
         _catch_up_us(table, place),
         _objectives(table, objectives, place.at(f"{place.table}.objectives")),
+        table.alert_after_s / 2 if table.move_after_s is None else table.move_after_s,
     )
 
 
@@ -589,6 +618,7 @@ def _account(
         retry=retry,
         sender=table.from_,
         reply_to=table.reply_to,
+        senders=table.senders,
         sandbox=table.sandbox,
         options=types.MappingProxyType({key: _frozen(value) for key, value in options.items()}),
         place=Place(place.file, place.table, place.environ, _ACCOUNT_KEYS),

@@ -35,6 +35,7 @@ class AccountSettings:
     retry: RetryPolicy
     sender: str
     reply_to: str
+    senders: tuple[str, ...]
     sandbox: bool
     options: Mapping[str, object] = field(repr=False)  # a password in the wrong place is not shown either
     place: Place = field(repr=False, compare=False)
@@ -128,9 +129,9 @@ class Settings:
     console_session_s: float
     keep: Keep
     audit: AuditSettings
-    bounces: BounceSettings
     events_wait_s: float
     events_keep_s: float
+    bounces: BounceSettings
     transport: TransportSettings
     log_level: str
     log_format: str
@@ -168,4 +169,5 @@ def _account_policy(account: AccountSettings, promise: Promise) -> AccountPolicy
         retry=account.retry,
         sender=account.sender,
         reply_to=account.reply_to,
+        senders=account.senders,
     )

@@ -68,6 +68,18 @@ class ChannelTable:
         kind=kinds.NAME,
         default=None,
     )
+    accounts: Mapping[str, int] | None = setting(
+        "Instead of `account`: several that share what no `[[route]]` sends elsewhere, each with its weight, "
+        "as in `{ ses = 9, resend = 1 }` ([several accounts](operating.md#several-accounts-for-a-channel)).",
+        kind=kinds.table_of(kinds.whole(1, 1_000_000)),
+        default=None,
+    )
+    move_after_s: float | None = setting(
+        "How long one of `accounts` must be held until what waits for it, and cannot have been sent, goes to "
+        "another. Not set: half of `alert_after`.",
+        kind=kinds.duration(1.0),
+        default=None,
+    )
     expiry_s: float = setting(
         "How long after its due time a reminder may still go out. Later it ends as expired.",
         kind=kinds.duration(1.0),
@@ -180,6 +192,12 @@ class AccountTable:
         kind=kinds.LINE,
         default="",
     )
+    senders: tuple[str, ...] = setting(
+        "What the account may send as besides `from`, each as it is written there or in a row. It matters "
+        "where accounts share a channel: who does not list a sender is not given its messages.",
+        kind=kinds.list_of(kinds.LINE),
+        default=(),
+    )
     reply_to: str = setting(
         "The Reply-To of an email where a row names none.",
         kind=kinds.LINE,
@@ -257,10 +275,15 @@ class RouteTable:
     """A rule that sends some deliveries to another account. Read from the top; the first that fits wins."""
 
     channel: Channel = setting("The channel it is for.", missing='write channel = "email" or channel = "sms"')
-    account: str = setting(
+    account: str | None = setting(
         "The account that carries what fits.",
         kind=kinds.NAME,
-        missing="write the name of the account that carries it",
+        default=None,
+    )
+    accounts: Mapping[str, int] | None = setting(
+        "Instead of `account`: several that share what fits, each with its weight, as under a channel.",
+        kind=kinds.table_of(kinds.whole(1, 1_000_000)),
+        default=None,
     )
     tenant: str | None = setting("Only this tenant. Not set: any.", kind=kinds.LINE, default=None)
     category: str | None = setting("Only this category. Not set: any.", kind=kinds.NAME, default=None)

@@ -29,6 +29,7 @@ UNTOLD: Final = frozenset(
         Event.SCHEDULED,
         Event.PUBLISHED,
         Event.DEFERRED,
+        Event.REROUTED,
         Event.REVISED,
         Event.CLAIMED,
         Event.DUPLICATE_OBSERVED,

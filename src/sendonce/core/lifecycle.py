@@ -60,6 +60,7 @@ class Event(StrEnum):
     SCHEDULED = "scheduled"
     PUBLISHED = "published"
     DEFERRED = "deferred"
+    REROUTED = "rerouted"
     REVISED = "revised"
     UNRENDERABLE = "unrenderable"
     CLAIMED = "claimed"
@@ -268,6 +269,8 @@ def _refusal(standing: Standing, event: Event, facts: Facts) -> str:
         return "already sent: the provider accepted it"
     if event is Event.REVISED and (standing.maybe or state in OPEN - UNSENT):
         return f"may already be sent ({state}): its content can no longer change"
+    if event is Event.REROUTED and state is State.QUEUED and standing.maybe:
+        return "it may be sent already: it stays with the account that may have it"
     if event is Event.REDRIVEN and state not in DEAD_LETTERS:
         return f"only dead letters (DEAD, REJECTED) are redriven; this one is {state}"
     if event is Event.REDRIVEN and facts.expired:
@@ -328,6 +331,9 @@ def _rules() -> list[Rule]:
 
     return [
         Rule(Event.DEFERRED, UNSENT, (), None),
+        # To another account, which is asked by no key and no look-up what the first one got: only what nobody
+        # can have got may go there.
+        Rule(Event.REROUTED, queued, (g.NOT_MAYBE, g.NOT_EXPIRED), None, (e.EPOCH,)),
         Rule(Event.REVISED, UNSENT, (g.NOT_MAYBE,), states.SCHEDULED, (e.VERSION, e.EPOCH)),
         Rule(Event.PUBLISHED, scheduled, (g.NOT_EXPIRED,), states.QUEUED),
         Rule(Event.UNRENDERABLE, scheduled, (g.NOT_MAYBE,), states.REJECTED),

@@ -21,6 +21,10 @@ interval, at the price of one bucket of caution.
 
 *Lanes.* One per open call. The number of open calls is counted from the call rows, never kept here.
 
+*Health.* Starts are counted at the claim and failures when they are settled, where the gate is written in any
+case; both fade. Of their share, and of being held, follows how much an account that shares deliveries with
+others is still given (`wellness`). A 429 is no failure here: it says slower, not elsewhere.
+
 *Closing.* A 429 closes the gate for everybody until an instant that passes by itself: nobody has to
 remember to open it. Account errors and a row of failures close it the same way and then let a single
 probe through. The pace steps down on a 429, once per cooldown, and recovers with time.
@@ -68,6 +72,14 @@ BREAKER_CAP_S: Final = 120.0
 RETRY_SHARE: Final = 0.2
 RETRY_FLOOR_PER_S: Final = 5.0
 RETRY_CREDIT_MAX: Final = 100.0
+HEALTH_HALF_US: Final = 60 * SECOND
+"""After which time a start or a failure counts half in the health of its account."""
+HEALTH_STARTS: Final = 20.0
+"""So many starts at least stand below the failures, so that one of one says little."""
+HEALTH_STEPS: Final = ((0.1, 1.0), (0.25, 0.75), (0.5, 0.5), (0.75, 0.25))
+"""(share of failures, part of the weight that is kept below it)."""
+PROBE_PART: Final = 0.05
+"""What an account keeps that is held or fails nearly always: enough to see that it is well again."""
 RATE_MAX: Final = 1_000.0
 """Where only quotas limit, retries are held to a share of this many starts a second."""
 
@@ -132,6 +144,8 @@ class Gate:
     throttles      answers of 429 in a row, for our own backoff where the provider names no time
     retry_credit   how many retries may be claimed now, as of `credited_at`
     vtime          virtual time of the fair order: the tag of the last delivery claimed
+    starts, failures       calls claimed and calls failed, faded by half each minute, as of `counted_at`
+    ill_since      when an account error or the breaker held it; 0: it is not held, or was well since
     """
 
     account: str
@@ -152,6 +166,10 @@ class Gate:
     retry_credit: float = RETRY_FLOOR_PER_S
     credited_at: int = 0
     vtime: int = 0
+    starts: float = 0.0
+    failures: float = 0.0
+    counted_at: int = 0
+    ill_since: int = 0
     version: int = 0
 
 
@@ -285,7 +303,15 @@ def retries_allowed(gate: Gate, now: int) -> int:
 def claimed(gate: Gate, *, fresh: int, retries: int, tag: int, now: int) -> Gate:
     """The gate after a claim: the retry credit moved, virtual time advanced to the last fresh tag."""
     credit = _credit(gate, now) + RETRY_SHARE * fresh - retries
-    return replace(gate, retry_credit=credit, credited_at=now, vtime=max(gate.vtime, tag))
+    return replace(
+        gate,
+        retry_credit=credit,
+        credited_at=now,
+        vtime=max(gate.vtime, tag),
+        starts=_faded(gate.starts, gate, now) + fresh + retries,
+        failures=_faded(gate.failures, gate, now),
+        counted_at=now,
+    )
 
 
 def throttled(gate: Gate, scope: ThrottleScope, wait_s: float | None, *, chance: float, now: int) -> Gate:
@@ -326,7 +352,8 @@ def account_failed(gate: Gate, code: str, *, now: int) -> Gate:
         return gate  # calls that were open when the first error came back are the same news, not more of it
     wait = min(PROBE_AFTER_S * 2.0 ** min(gate.streak, 6), 3_600.0)
     streak = gate.streak if gate.closed_until > now else gate.streak + 1
-    return replace(_closed(gate, now, wait, f"account:{code}"), probing=True, streak=streak)
+    held = replace(_closed(gate, now, wait, f"account:{code}"), probing=True, streak=streak)
+    return replace(_one_more_failure(held, now), ill_since=gate.ill_since or now)
 
 
 def call_failed(gate: Gate, *, now: int) -> Gate:
@@ -334,15 +361,32 @@ def call_failed(gate: Gate, *, now: int) -> Gate:
     if gate.closed_until > now and gate.closed_why == "breaker":
         return gate  # the same news: it was open when the breaker opened
     streak = gate.streak + 1
+    gate = _one_more_failure(gate, now)
     if streak < BREAKER_AFTER and not gate.probing:
         return replace(gate, streak=streak)
     wait = min(BREAKER_CAP_S, BREAKER_BASE_S * 2.0 ** min(max(0, streak - BREAKER_AFTER), 7))
-    return replace(_closed(gate, now, wait, "breaker"), probing=True, streak=streak)
+    closed = replace(_closed(gate, now, wait, "breaker"), probing=True, streak=streak)
+    return replace(closed, ill_since=gate.ill_since or now)
 
 
 def call_succeeded(gate: Gate) -> Gate:
     """The gate after the provider took one: healthy again. Equal to `gate` where it was already."""
-    return replace(gate, probing=False, streak=0, throttles=0) if is_watched(gate) else gate
+    if not is_watched(gate):
+        return gate
+    return replace(gate, probing=False, streak=0, throttles=0, ill_since=0)
+
+
+def wellness(gate: Gate, now: int) -> float:
+    """The part of its weight that an account keeps among those it shares deliveries with: 1.0 at best, less
+    by steps as its share of failures grows, and `PROBE_PART` while it is held.
+
+    It comes back as failures fade, not with the first success. A pause is a person's word and a 429 is
+    pressure: neither is a failure.
+    """
+    if gate.ill_since:
+        return PROBE_PART
+    share = _faded(gate.failures, gate, now) / max(HEALTH_STARTS, _faded(gate.starts, gate, now))
+    return next((kept for below, kept in HEALTH_STEPS if share < below), PROBE_PART)
 
 
 def is_watched(gate: Gate) -> bool:
@@ -352,13 +396,26 @@ def is_watched(gate: Gate) -> bool:
 
 def resumed(gate: Gate) -> Gate:
     """The gate after an operator opened it by hand: no pause, no closure, one probe first if it was held."""
-    return replace(gate, paused_until=0, closed_until=0, closed_why="", streak=0, throttles=0)
+    return replace(gate, paused_until=0, closed_until=0, closed_why="", streak=0, throttles=0, ill_since=0)
 
 
 def spacing_us(gate: Gate, now: int) -> int:
     """The distance of slots at this moment, for a person to read; 0 where only quotas limit."""
     rate = rate_now(gate, now)
     return 0 if math.isinf(rate) else round(SECOND / rate)
+
+
+def _one_more_failure(gate: Gate, now: int) -> Gate:
+    return replace(
+        gate,
+        starts=_faded(gate.starts, gate, now),
+        failures=_faded(gate.failures, gate, now) + 1.0,
+        counted_at=now,
+    )
+
+
+def _faded(count: float, gate: Gate, now: int) -> float:
+    return count * 0.5 ** (max(0, now - gate.counted_at) / HEALTH_HALF_US) if count else 0.0
 
 
 def _closed(gate: Gate, now: int, wait_s: float, why: str) -> Gate:

@@ -21,7 +21,7 @@ from sendonce.core.pacing import GateLimits
 from sendonce.core.plan import Plan
 from sendonce.core.promise import Promise
 from sendonce.core.retry import RetryPolicy
-from sendonce.core.routing import Route
+from sendonce.core.routing import Route, route_for
 
 
 class UncertainPolicy(StrEnum):
@@ -41,7 +41,10 @@ class OnQuiet(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AccountPolicy:
-    """One provider account. `sender` and `reply_to` stand where a row names none."""
+    """One provider account. `sender` and `reply_to` stand where a row names none.
+
+    senders  what it may send as besides `sender`
+    """
 
     name: str
     channel: Channel
@@ -50,6 +53,11 @@ class AccountPolicy:
     retry: RetryPolicy
     sender: str
     reply_to: str = ""
+    senders: tuple[str, ...] = ()
+
+    def may_send_as(self, sender: str) -> bool:
+        """Whether this account declares the sender. One that is "" is filled in by the account itself."""
+        return not sender or sender == self.sender or sender in self.senders
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,7 @@ class ChannelPolicy:
 
     catch_up_us  the span between two overdue ones that are published after a pause or an outage; 0: none
     objectives   what it is to keep
+    move_after_s how long an account must be held before what waits for it goes to another that shares with it
     """
 
     channel: Channel
@@ -66,6 +75,7 @@ class ChannelPolicy:
     uncertain: UncertainPolicy
     catch_up_us: int = 0
     objectives: Objectives = Objectives()
+    move_after_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +152,13 @@ class Policy:
             return self.channels[channel]
         except KeyError:
             raise ConfigError(f"channel {channel} is not configured: add [channel.{channel}]") from None
+
+    def is_shared(self, channel: Channel, tenant: str, category: str) -> bool:
+        """Whether several accounts may carry it."""
+        try:
+            return len(route_for(self.routes, channel, tenant, category).accounts) > 1
+        except ConfigError:
+            return False
 
     def zone(self, tenant: str) -> str:
         return self.zones.get(tenant, self.zones.get("default", "UTC"))

@@ -130,7 +130,7 @@ def take_in(
 
 def tenants_of(policy: Policy, account: str) -> tuple[str, ...]:
     """The tenants whose messages may go through an account: whose customers may answer there."""
-    routes = [route for route in policy.routes if route.account == account]
+    routes = [route for route in policy.routes if account in route.accounts]
     return tuple(
         tenant for tenant in sorted(policy.zones) if any(route.tenant in (None, tenant) for route in routes)
     )

@@ -21,7 +21,7 @@ from sendonce.core.lifecycle import Event, NotMoved, State
 from sendonce.core.outcome import Absent, Finding, Found, NoAnswer
 from sendonce.core.policy import Policy, UncertainPolicy
 from sendonce.core.promise import settles_at
-from sendonce.moves import FAR, move_on
+from sendonce.moves import ELSEWHERE, FAR, move_on
 from sendonce.pipeline.message import message_of
 from sendonce.pipeline.record import lines_of
 from sendonce.ports.provider import Message
@@ -110,6 +110,8 @@ def _resolve(tx: Tx, row: Delivery, doubt: Doubt, finding: Finding, policy: Poli
     if (row.standing.state is not State.RECONCILING or tx.held) and not isinstance(finding, Found):
         return row.standing.state
     course, budget = row.course, row.course.failures < account.retry.attempts_max
+    if isinstance(finding, Absent) and course.first_try == ELSEWHERE:
+        finding = Absent(believable=False)  # another account may have it, and nobody knows which
     details: dict[str, Value] = {}
     match finding:
         case Found(receipt):

@@ -34,7 +34,7 @@ from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Event, NotMoved, State
 from sendonce.core.pacing import GateLimits
 from sendonce.core.policy import AccountPolicy, Policy
-from sendonce.core.routing import account_for
+from sendonce.core.routing import Choice, choose, route_for
 from sendonce.core.segments import count as count_parts
 from sendonce.core.unsubscribe import Unsubscription, unsubscribe_url
 from sendonce.moves import move_on
@@ -189,7 +189,7 @@ class Scheduler:
         reminders = tx.reminders.by_ids([row.reminder_id for row in rows])
         preferences = tx.preferences.of([(row.tenant, row.channel.value, row.address_tag) for row in rows])
         pauses = active_pauses(tx)
-        tags, overdue = _Tags(tx), CatchUp(tx, self._policy)
+        tags, overdue = Tags(tx), CatchUp(tx, self._policy)
         counts: Counter[str] = Counter()
         moves: list[Move] = []
         contents: list[Content] = []
@@ -269,14 +269,15 @@ class Scheduler:
         reminder: Reminder,
         preferences: Sequence[Preference],
         pauses: Pauses,
-        tags: _Tags,
+        tags: Tags,
         overdue: CatchUp,
         tx: Tx,
     ) -> _Decision:
         policy, now = self._policy, tx.now
         try:
             category = policy.category(row.category)
-            account = policy.accounts[account_for(policy.routes, row.channel, row.tenant, row.category)]
+            choice = self._choose(row, reminder, tags)
+            account = policy.accounts[choice.account]
         except (ConfigError, KeyError) as error:
             # A configuration that lost a name must lose no reminder: it waits, visibly, until the
             # name is back or its time is over.
@@ -313,7 +314,7 @@ class Scheduler:
             turn = overdue.turn_of(row)
             if turn > now:
                 return _PutOff(turn, catch_up.REASON)
-            return self._freeze(row, reminder, account, recipient, tags, tx)
+            return self._freeze(row, reminder, account, recipient, tags, tx, meant=choice.meant)
         except InvalidInput as error:
             code = error.code
         except (LookupError, TypeError, ValueError, RecursionError) as error:
@@ -322,14 +323,33 @@ class Scheduler:
         tell(telemetry.BAD_CONTENT, delivery=row.key, code=code)
         return _End(Event.UNRENDERABLE, f"bad_content:{code}")
 
+    def _choose(self, row: Delivery, reminder: Reminder, tags: Tags) -> Choice:
+        """Who carries it. What was published before stays with its account, whatever the weights are now."""
+        policy = self._policy
+        route = route_for(policy.routes, row.channel, row.tenant, row.category)
+        before = row.course.account
+        if not route.shares or before in route.accounts:
+            name = before if before in route.accounts else route.account
+            return Choice(name, name)
+        sender = reminder.recipients.get(row.channel.value, {}).get("sender", "")
+        return choose(
+            route,
+            row.tenant,
+            row.key,
+            wellness=tags.wellness(route.accounts),
+            may_carry=lambda name: policy.accounts[name].may_send_as(sender),
+        )
+
     def _freeze(
         self,
         row: Delivery,
         reminder: Reminder,
         account: AccountPolicy,
         recipient: Mapping[str, str],
-        tags: _Tags,
+        tags: Tags,
         tx: Tx,
+        *,
+        meant: str,
     ) -> _Go:
         compiled = self._book.get(row.tenant, reminder.template, reminder.template_version, load=from_tx(tx))
         unsubscribe = self._unsubscribe_url(row)
@@ -378,6 +398,8 @@ class Scheduler:
             "due": row.course.due_at,
             "expires": row.course.expires_at,
         }
+        if meant != account.name:
+            details["meant"] = meant
         return _Go(course, content, details)
 
     def _unsubscribe_url(self, row: Delivery) -> str:
@@ -410,7 +432,7 @@ class _Go:
 _Decision = _PutOff | _End | _Go
 
 
-class _Tags:
+class Tags:
     """Places in the fair order, for the rows of one unit.
 
     Start-time fair queuing: a flow (tenant, group, priority) gets its next place one step after its
@@ -439,6 +461,15 @@ class _Tags:
         """The limits in force: those of the gate, which an operator may have changed."""
         gate = self._gates.get(account.name)
         return account.limits if gate is None else gate.limits
+
+    def wellness(self, accounts: Sequence[str]) -> dict[str, float]:
+        """How well these accounts are, as their gates say; who has no gate sends nothing."""
+        return {
+            name: pacing.wellness(self._gates[name], self._tx.steady)
+            if name in self._gates
+            else pacing.PROBE_PART
+            for name in accounts
+        }
 
     def save(self) -> None:
         # In one order, so that two passes at once never wait for each other in a circle.

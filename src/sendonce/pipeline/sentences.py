@@ -47,7 +47,14 @@ def _sentence(event: Event, line: Line, when: When) -> str:
         case Event.RESTORED:
             return f"{_who(line)} took it up again; its text will be made anew{_because(line)}."
         case Event.PUBLISHED:
-            return f"Came due: its text was fixed, and it was queued for {_account(line)}."
+            meant = line.word("meant")
+            instead = f", since {meant}, which it was meant for, was not well" if meant else ""
+            return f"Came due: its text was fixed, and it was queued for {_account(line)}{instead}."
+        case Event.REROUTED:
+            return (
+                f"It was first meant for {line.word('from') or 'another account'}, and moved to "
+                f"{_account(line)}{_moved_because(line)}. Nothing of it had been sent."
+            )
         case Event.DEFERRED if line.word("reason") == "zone_rules":
             return f"Its zone has new rules: on the customer's clock it is due {when(line.number('due'))}."
         case Event.DEFERRED:
@@ -131,13 +138,6 @@ def _sentence(event: Event, line: Line, when: When) -> str:
             assert_never(event)
 
 
-def reason_words(reason: str) -> str:
-    """A coded reason in words: "failed:connection", "opted_out:import", "past_expiry". "" stays "", and
-    what a person wrote stays as written."""
-    if not _CODED.fullmatch(reason):
-        return reason
-    if reason in _REASONS:
-        return _REASONS[reason]
 def _moved_because(line: Line) -> str:
     held, _, code = line.word("reason").partition(":")
     if held == "held" and code:
@@ -151,6 +151,13 @@ def later_sentence(fact: Fact) -> str:
     return f"{_LATER[fact.kind]}{code}."
 
 
+def reason_words(reason: str) -> str:
+    """A coded reason in words: "failed:connection", "opted_out:import", "past_expiry". "" stays "", and
+    what a person wrote stays as written."""
+    if not _CODED.fullmatch(reason):
+        return reason
+    if reason in _REASONS:
+        return _REASONS[reason]
     family, _, rest = reason.partition(":")
     said = _FAMILIES.get(family)
     if said is None or not rest:
@@ -315,13 +322,6 @@ _EVIDENCE: Final[Mapping[str, str]] = {
     "adapter_bug": "the adapter failed during the call",
 }
 
-_FAMILIES: Final[Mapping[str, str]] = {
-    "failed": "the attempts failed",
-    "throttled": "the provider was too busy",
-    "unknown": "the outcome is unknown",
-    "account": "the provider refuses our account",
-    "suppressed": "the address is on the suppression list",
-    "opted_out": "the customer opted out",
 _LATER: Final[Mapping[EventKind, str]] = {
     EventKind.ACCEPTED: "The provider says that it took it",
     EventKind.SENT: "It is on its way: the provider handed it on",
@@ -341,6 +341,13 @@ _LATER: Final[Mapping[EventKind, str]] = {
 }
 _CODED_LATER: Final = frozenset(EventKind) - {EventKind.ACCEPTED, EventKind.SENT, EventKind.DELIVERED}
 
+_FAMILIES: Final[Mapping[str, str]] = {
+    "failed": "the attempts failed",
+    "throttled": "the provider was too busy",
+    "unknown": "the outcome is unknown",
+    "account": "the provider refuses our account",
+    "suppressed": "the address is on the suppression list",
+    "opted_out": "the customer opted out",
     "bad_content": "template and data do not fit",
     "paused": "sending is paused",
     "policy": "by the configured policy",

@@ -340,7 +340,7 @@ def _row_follows(row: Row, standing: Standing, lines: Sequence[Line], *, called:
     attempts = 0
     for line in lines:
         match line.event:
-            case Event.PUBLISHED:
+            case Event.PUBLISHED | Event.REROUTED:
                 account = line.word("account")
             case Event.REVISED | Event.RESTORED:
                 account = ""

@@ -42,7 +42,7 @@ from sendonce.core.outcome import (
     as_receipt,
 )
 from sendonce.core.policy import AccountPolicy, Policy
-from sendonce.pipeline import reaper, reconciler
+from sendonce.pipeline import failover, reaper, reconciler
 from sendonce.pipeline.attempt import Attempted, Claim
 from sendonce.pipeline.carrier import STORE, Carrier
 from sendonce.pipeline.claimer import Claimed, claim
@@ -66,6 +66,7 @@ IDLE_S: Final = 0.25
 BUSY_S: Final = 0.02
 REAP_S: Final = 1.0
 RECONCILE_S: Final = 1.0
+RELIEVE_S: Final = 5.0
 SETTLE_MAX: Final = 64
 """Outcomes in one unit, as many as a claim takes: a claim must not wait long for what stands before it."""
 GIVE_UP_S: Final = 1.0
@@ -161,6 +162,9 @@ class Worker:
             self._poller("reaper", self._reap),
             self._poller("reconciler", self._reconcile),
         ]
+        self._shared = sorted({name for route in policy.routes if route.shares for name in route.accounts})
+        if self._shared:
+            self._beside.append(self._poller("failover", self._relieve))
         self._hears: dict[str, Callable[[], None]] = {}
         for loop in self._accounts:
             self._hears[news.queued(loop.name)] = loop.more
@@ -348,6 +352,12 @@ class Worker:
         if expired:
             metrics.DISPOSITIONS.add(("any", "expired"), expired)
         return 0.0 if expired >= reaper.PAGE else max(REAP_S, self.idle_s) if not lost else REAP_S / 2
+
+    async def _relieve(self) -> float:
+        """For all accounts, whoever works for them: the one that is held may have no worker that lives."""
+        for name in self._shared:
+            await _done(self._store.write(partial(_relieve, self._policy, name)))
+        return max(RELIEVE_S, self.idle_s)
 
     async def _reconcile(self) -> float:
         await _done(self._store.write(lambda tx: reconciler.apply_policy(tx, self._policy)))
@@ -627,6 +637,10 @@ def _sweep_account(account: str, waiting: int | None, swept: Swept, tx: Tx) -> i
 
 def _refill(account: str, tx: Tx) -> int:
     return refill(tx, account)
+
+
+def _relieve(policy: Policy, account: str, tx: Tx) -> int:
+    return failover.relieve(tx, policy, account)
 
 
 def _lead_relay(process: str, span: int, tx: Tx) -> bool:

@@ -421,6 +421,11 @@ class Deliveries(Protocol):
         """QUEUED rows that a worker may claim, in fair order, locked; others' locked rows are skipped."""
         ...
 
+    def line(self, account: str, *, retries: bool, after: tuple[int, int], limit: int) -> list[Delivery]:
+        """A page of what `ready` gives, those above (tag, id) `after`, for who may take them out of the line;
+        locked."""
+        ...
+
     def next_wake(self, account: str) -> int | None:
         """The earliest `next_at` of the account's waiting rows."""
         ...

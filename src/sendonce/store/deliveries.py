@@ -139,6 +139,16 @@ class SqlDeliveries:
         look = _RETRY if retries else _FRESH
         return self._page("delivery_ready", {"account": account, "look": look, "limit": limit})
 
+    def line(self, account: str, *, retries: bool, after: tuple[int, int], limit: int) -> list[Delivery]:
+        parameters: dict[str, int | str] = {
+            "account": account,
+            "look": _RETRY if retries else _FRESH,
+            "after_place": after[0],
+            "after": after[1],
+            "limit": limit,
+        }
+        return self._page("delivery_line", parameters)
+
     def next_wake(self, account: str) -> int | None:
         rows = self._session.rows("delivery_next_wake", {"account": account})
         return None if rows[0][0] is None else int(rows[0][0])

@@ -148,6 +148,10 @@ def _spell_state(gate: Gate) -> str:
             "retry_credit": gate.retry_credit,
             "credited_at": gate.credited_at,
             "vtime": gate.vtime,
+            "starts": round(gate.starts, 3),
+            "failures": round(gate.failures, 3),
+            "counted_at": gate.counted_at,
+            "ill_since": gate.ill_since,
         },
         separators=(",", ":"),
     )
@@ -175,5 +179,9 @@ def _gate(row: Tuple) -> Gate:
         retry_credit=body["retry_credit"],
         credited_at=body["credited_at"],
         vtime=body["vtime"],
+        starts=body["starts"],
+        failures=body["failures"],
+        counted_at=body["counted_at"],
+        ill_since=body["ill_since"],
         version=version,
     )

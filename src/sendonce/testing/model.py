@@ -274,6 +274,9 @@ class _Model:
             return
         for event in (Event.PUBLISHED, Event.DEFERRED, Event.KEY_DIED):
             yield from self._move(world, event)
+        for action, after in self._move(world, Event.REROUTED):
+            # The other account knows no key of ours, and is not asked about what the first one got.
+            yield action, after._replace(key=Key.UNUSED)
         for action, after in self._move(world, Event.UNRENDERABLE):
             # A permit that no claim has used allowed no effect.
             unused = world.standing.permit and not after.standing.permit

@@ -99,6 +99,13 @@ SELECT {delivery} FROM agenda CROSS JOIN {skip_each}
 WHERE id = delivery_id AND via = :account AND look = :look AND look > 0 AND state = 'QUEUED'
 ORDER BY place, delivery_id LIMIT :limit;
 
+-- The same beyond a place, for who takes deliveries out of the line of an account.
+-- name: delivery_line
+SELECT {delivery} FROM agenda CROSS JOIN {skip_each}
+WHERE id = delivery_id AND via = :account AND look = :look AND look > 0
+  AND (place, delivery_id) > (:after_place, :after) AND state = 'QUEUED'
+ORDER BY place, delivery_id LIMIT :limit;
+
 -- name: delivery_next_wake
 SELECT min(at) FROM agenda WHERE via = :account AND look < 0;
 
