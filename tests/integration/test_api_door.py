@@ -88,6 +88,12 @@ def test_nothing_there_and_no_such_method_are_problems(api: Api) -> None:
     assert api.get("/v1/nothing").problem["code"] == "not_found"
     answer = api.ask("DELETE", "/v1/deliveries")
     assert (answer.problem["code"], answer.headers["allow"]) == ("method_not_allowed", "GET")
+    for path, allowed in {
+        "/v1/keys": "GET, POST",
+        "/v1/reminders/r-1": "GET, PATCH",
+        "/readyz": "GET, HEAD",
+    }.items():
+        assert api.ask("PUT", path).headers["allow"] == allowed
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,21 @@ by which a customer unsubscribes, and what providers call back with, which they 
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import version
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse
-from starlette.routing import Match, Route
+from starlette.routing import compile_path
 from starlette.types import ASGIApp
 
 from sendonce import telemetry
@@ -270,14 +273,21 @@ async def _told_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     problem = problem_of_http(error)
     if problem.code == "method_not_allowed":
-        problem.headers = {"Allow": ", ".join(sorted(_methods_at(request)))}
+        problem.headers = {"Allow": ", ".join(sorted(_methods_at(request.scope["path"])))}
     return problem.response()
 
 
-def _methods_at(request: Request) -> set[str]:
-    """All that the path has: each is a route of its own, and the framework names those of the first only."""
-    found: set[str] = set()
-    for route in request.app.routes:
-        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
-            found |= route.methods or set()
-    return found
+def _methods_at(path: str) -> set[str]:
+    """All that a path has: each is a route of its own, and the framework names those of the first only."""
+    found = {method for pattern, methods in _methods() if pattern.match(path) for method in methods}
+    return found or {"GET", "HEAD"}  # the probes
+
+
+@cache
+def _methods() -> list[tuple[re.Pattern[str], set[str]]]:
+    return [
+        (compile_path(f"/v1{route.path}")[0], route.methods or set())
+        for resource in RESOURCES
+        for route in resource.router.routes
+        if isinstance(route, APIRoute)
+    ]
