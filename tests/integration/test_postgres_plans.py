@@ -25,6 +25,7 @@ from tests.integration.places import OneStorePlace
 COUNT: Final = 4_000
 GROWS: Final = (
     "delivery", "ledger", "content", "reminder", "revision", "preference", "agenda", "tombstone", "removed",
+    "provider_event", "facet",
 )  # fmt: skip
 """Tables that grow with the years, or that are full of what is due some day."""
 BY: Final = {
@@ -72,6 +73,22 @@ BY: Final = {
     "view_scheduled": "agenda_pass",
     "view_attention": "agenda_attention",
     "view_find_receipt": "ledger_receipt",
+    "event_waiting": "provider_event_waiting",
+    "event_lock": "provider_event_pkey",
+    "event_by_mark": "content_mark",
+    "event_by_receipt": "ledger_receipt",
+    "event_end": "provider_event_pkey",
+    "event_wait": "provider_event_pkey",
+    "event_retry": "provider_event_pkey",
+    "event_old": "provider_event_loose",
+    "event_forget": "provider_event_pkey",
+    "event_blank": "provider_event_delivery",
+    "event_blank_address": "provider_event_address",
+    "event_drop": "provider_event_delivery",
+    "facet_drop": "facet_pkey",
+    "view_facets": "facet_pkey",
+    "view_events_of": "provider_event_delivery",
+    "view_events_people": "provider_event_people",
 }
 """What must lead to the rows."""
 
@@ -142,6 +159,18 @@ def filled(postgres_server: PostgresServer, name: str) -> Iterator[psycopg.Conne
             "INSERT INTO revision (reminder_id, version, import_id, spec, at) "
             f"SELECT g, 1, g / 10, '', 0 FROM generate_series(1, {COUNT}) g"
         )
+        connection.execute(
+            "INSERT INTO provider_event (account, identity, tenant, kind, receipt, send_key, address_tag, "
+            "masked, occurred_at, received_at, code, text, look, next_at, tries, why, applied_at, "
+            "delivery_id) "
+            "SELECT 'a', 'e-' || g, 'default', 'delivered', '', '', 'tag-' || g, '', 0, g, '', '', "
+            "CASE mod(g, 200) WHEN 0 THEN 2 WHEN 1 THEN 0 ELSE 1 END, g, 1, '', 0, g * mod(g, 50) "
+            f"FROM generate_series(1, {COUNT}) g"
+        )
+        connection.execute(
+            "INSERT INTO facet (delivery_id, kind, rank, at, code) "
+            f"SELECT g, 'delivered', 9, 0, '' FROM generate_series(1, {COUNT}) g"
+        )
         yield connection
     postgres_server.drop_database(name)
 
@@ -178,6 +207,7 @@ def texts(name: str) -> Iterator[bytes]:
 _NUMBERS: Final = {
     "maybe", "permit", "next_at", "expires_at", "tag", "cost", "attempts", "failures", "throttles",
     "first_try", "last_try", "ended_at", "from_epoch", "from_seq", "after", "upto", "before", "erased",
+    "mark", "rank", "tries", "look",
 }  # fmt: skip
 
 

@@ -112,7 +112,8 @@ class SqlProviderEvents:
         return sum(self._session.run_each("event_retry", named))
 
     def forget(self, before: int, limit: int) -> int:
-        return self._session.run("event_forget", {"before": before, "limit": limit})
+        old = self._session.rows("event_old", {"before": before, "limit": limit})
+        return sum(self._session.run_each("event_forget", [{"id": row[0]} for row in old]))
 
     def blank(self, delivery_ids: Sequence[int], addresses: Sequence[tuple[str, str]]) -> None:
         self._session.many("event_blank", ({"delivery_id": id_} for id_ in delivery_ids))

@@ -15,7 +15,7 @@ SELECT {event} FROM provider_event
 WHERE look = 0 AND next_at <= :now ORDER BY next_at, id LIMIT :limit {skip_locked};
 
 -- name: event_lock
-SELECT {event} FROM provider_event WHERE id = :id AND look = 0 {skip_locked};
+SELECT {event} FROM provider_event WHERE id = :id AND look + 0 = 0 {skip_locked};
 
 -- name: event_by_mark
 SELECT d.id, d.tenant, d.key, d.channel, d.address_tag, d.state, c.version, d.version, d.account, d.attempts,
@@ -32,20 +32,23 @@ WHERE l.receipt = :receipt AND l.receipt <> '' AND d.id = l.delivery_id LIMIT 10
 -- name: event_end
 UPDATE provider_event SET
     look = :look, why = :why, applied_at = :applied_at, delivery_id = :delivery_id, tries = tries + 1,
-    masked = CASE WHEN :delivery_id = 0 THEN masked ELSE '' END
+    masked = CASE WHEN CAST(:delivery_id AS BIGINT) = 0 THEN masked ELSE '' END
 WHERE id = :id;
 
 -- name: event_wait
 UPDATE provider_event SET next_at = :next_at, why = :why, tries = tries + 1 WHERE id = :id;
 
+-- By its number, never through all that is left to people.
 -- name: event_retry
 UPDATE provider_event SET look = 0, next_at = :next_at, tries = 0, why = ''
-WHERE id = :id AND look IN (2, 3) AND (receipt <> '' OR send_key <> '' OR address_tag <> '');
+WHERE id = :id AND look + 0 IN (2, 3) AND (receipt <> '' OR send_key <> '' OR address_tag <> '');
+
+-- name: event_old
+SELECT id FROM provider_event WHERE delivery_id = 0 AND received_at < :before AND look <> 0
+ORDER BY received_at LIMIT :limit;
 
 -- name: event_forget
-DELETE FROM provider_event WHERE id IN (
-    SELECT id FROM provider_event WHERE delivery_id = 0 AND received_at < :before AND look <> 0
-    ORDER BY received_at LIMIT :limit);
+DELETE FROM provider_event WHERE id = :id AND look + 0 <> 0;
 
 -- name: event_blank
 UPDATE provider_event SET masked = '', text = '', address_tag = ''
