@@ -101,9 +101,9 @@ def test_a_process_that_stays_forgets_what_ended_long_ago(
     async def work_until_pruned(app: App) -> None:
         stopping, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def prune_once(tx: Tx, keep_us: int) -> int:
+        def prune_once(tx: Tx, keep_us: int, events_us: int) -> int:
             loop.call_soon_threadsafe(stopping.set)
-            return prune(tx, keep_us)
+            return prune(tx, keep_us, events_us)
 
         monkeypatch.setattr("sendonce.app.prune", prune_once)
         async with asyncio.timeout(10.0):
