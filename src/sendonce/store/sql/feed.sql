@@ -9,7 +9,8 @@ FROM ledger CROSS JOIN delivery
 WHERE ledger.id > :after AND ledger.id <= :upto AND delivery.id = ledger.delivery_id
   AND delivery.tenant = :tenant
   AND ledger.event NOT IN (
-      'scheduled', 'published', 'deferred', 'revised', 'claimed', 'duplicate_observed', 'late_outcome')
+      'scheduled', 'published', 'deferred', 'revised', 'rerouted', 'claimed', 'duplicate_observed',
+      'late_outcome')
 ORDER BY ledger.id LIMIT :limit;
 
 -- The first entry of a stretch of numbers.
