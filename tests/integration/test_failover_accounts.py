@@ -37,6 +37,7 @@ from sendonce.pipeline.attempt import Claim
 from sendonce.pipeline.failover import Rerouted, relieve, reroute
 from sendonce.pipeline.restore import released
 from sendonce.pipeline.verify import verify
+from sendonce.ports.store import Tx
 from tests.integration.world import SECOND, World, account_of, policy_of
 
 HELD: Final = AccountError(Reason.AUTHENTICATION, "401")
@@ -220,7 +221,7 @@ def test_never_after_an_uncertain_outcome_even_when_it_was_found_absent() -> Non
     world.advance(3_600)
     world.beat()
     asked = world.write(
-        lambda tx: reconciler.doubts(tx, world.policy, accounts=["a"], secret=world.store.secret)
+        lambda tx: reconciler.doubts(tx, world.policy, accounts={"a": None}, secret=world.store.secret)
     )
     world.write(
         lambda tx: reconciler.resolve(tx, [(each, Absent(believable=True)) for each in asked], world.policy)
@@ -269,7 +270,12 @@ def test_nothing_goes_to_one_that_is_held_paused_or_closed() -> None:
     world.advance(MOVE_AFTER_S + 1)
 
     def gate_b(**changes: Any) -> None:
-        world.write(lambda tx: tx.gates.save(replace(tx.gates.lock("b"), **changes)))  # type: ignore[type-var]
+        def unit(tx: Tx) -> None:
+            gate = tx.gates.lock("b")
+            assert gate is not None
+            tx.gates.save(replace(gate, **changes))
+
+        world.write(unit)
 
     for changes in ({"ill_since": 1}, {"paused_until": 2**62}, {"closed_until": 2**62}):
         gate_b(**changes)
@@ -350,10 +356,10 @@ def test_claims_and_moves_at_once_never_both_have_one() -> None:
     for thread in threads:
         thread.join()
     assert failed == []
-    assert len({claim.key for claim in had}) == len(had)
-    for claim in had:
-        row = world.row(claim.key)
-        assert (row.course.account, row.standing.epoch) == (claim.account, claim.epoch)
+    assert len({each.key for each in had}) == len(had)
+    for each in had:
+        row = world.row(each.key)
+        assert (row.course.account, row.standing.epoch) == (each.account, each.epoch)
     left = [key for key in keys if world.state(key) is State.QUEUED]
     assert set(accounts(world, left)) <= {"b"}
     assert verify(world.store).ok

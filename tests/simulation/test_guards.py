@@ -7,13 +7,15 @@ the simulator itself found, and this keeps them from coming back.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from sendonce import moves, withdrawal
 from sendonce.core import lifecycle, pacing, promise
-from sendonce.core.lifecycle import Guard
-from sendonce.pipeline import claimer, events, reaper, reconciler, restore, sender, settler, worker
+from sendonce.core.lifecycle import Event, Guard
+from sendonce.pipeline import claimer, events, failover, reaper, reconciler, restore, sender, settler, worker
 from sendonce.pipeline.heartbeat import Heartbeat
 from sendonce.store.transaction import SqlTx
 from sendonce.testing.simulator import Fault, Profile, run_seed
@@ -128,3 +130,45 @@ def test_a_freeze_beyond_the_promise_is_seen() -> None:
     faults = {F.PAUSE_BEFORE_BYTE: 0.3}
     assert run_seed(6, of_these(faults)).broken == ()
     assert "duplicate" in {broken.kind for broken in run_seed(6, of_these(faults, beyond=True)).broken}
+
+
+OUTAGES = Profile(
+    "these",
+    {F.ACCOUNT_ERROR: 0.08, F.OUTAGE: 0.7, F.LOST_RESPONSE: 0.5},
+    share=1.0,
+    deliveries=40,
+    active_s=15.0,
+    shared=True,
+)
+
+
+def nothing_after_doubt(patch: pytest.MonkeyPatch) -> None:
+    """What waits goes to another account, whatever the first one may have."""
+    judge = failover._judge
+
+    def careless(*args: Any, **given: Any) -> str:
+        why = judge(*args, **given)
+        return "" if why == "uncertain" else why
+
+    patch.setattr(failover, "_judge", careless)
+    (rule,) = lifecycle._BY_EVENT[Event.REROUTED]
+    patch.setitem(lifecycle._BY_EVENT, Event.REROUTED, (replace(rule, guards=()),))
+
+
+def test_what_may_be_sent_would_be_sent_twice_through_another_account(
+    monkeypatch: pytest.MonkeyPatch, forget_the_table: Callable[[], None]
+) -> None:
+    assert run_seed(13, OUTAGES).broken == ()
+    nothing_after_doubt(monkeypatch)
+    forget_the_table()
+    broken = {broken.kind for broken in run_seed(13, OUTAGES, to_the_end=True).broken}
+    assert {"duplicate", "moved in doubt"} <= broken
+
+
+@pytest.mark.parametrize("seed", [3, 8, 11])
+def test_what_waits_leaves_an_account_that_is_held_and_nothing_breaks(seed: int) -> None:
+    """Of classes K and L: crashes, lost answers and outages, while deliveries move."""
+    faults = {F.ACCOUNT_ERROR: 0.08, F.OUTAGE: 0.6, F.LOST_RESPONSE: 0.3, F.CRASH: 0.01}
+    outcome = run_seed(seed, replace(OUTAGES, chances=faults, active_s=30.0))
+    assert outcome.broken == ()
+    assert any("rerouted" in rule for rule in outcome.hit)

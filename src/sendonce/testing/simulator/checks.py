@@ -68,6 +68,7 @@ class Shadow:
     stopped: bool = False
     was_uncertain: bool = False
     beyond: bool = False
+    doubted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,11 @@ class Checker:
             self._claimed(shadow, body, row)
         if event is Event.PERMITTED:
             shadow.permits += 1
+        shadow.doubted |= event in (Event.UNKNOWN, Event.DOUBTED)
+        if event is Event.REROUTED and shadow.doubted:
+            self.broke(
+                f"{key} went to another account after an attempt in doubt", kind="moved in doubt", key=key
+            )
         if after.ending is not Ending.NONE or after.state in (
             State.CANCELLED,
             State.SUPPRESSED,

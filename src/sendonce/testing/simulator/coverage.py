@@ -143,4 +143,6 @@ def _never(rule: Rule, standing: Standing, class_: str) -> bool:
         return True
     if rule.event in (Event.REDRIVEN, Event.PERMITTED) and class_ == UNROUTED:
         return True  # it has no text that could go out: it is made anew, or not at all
+    if rule.event is Event.REROUTED:
+        return True  # only where accounts share, which is a world of its own
     return Guard.SETTLED in rule.guards and "L" not in class_

@@ -188,6 +188,7 @@ class Profile:
     deliveries    so many in each seed; 0: as many as its world has the pace for
     active_s      for so long deliveries fall due and faults strike; then all must end by itself
     beyond        pauses before the first byte last longer than the promise covers
+    shared        two accounts share everything, and what waits leaves one that is held
     """
 
     name: str
@@ -196,6 +197,7 @@ class Profile:
     deliveries: int = 0
     active_s: float = 60.0
     beyond: bool = False
+    shared: bool = False
 
 
 PROFILES: Final[Mapping[str, Profile]] = {

@@ -25,7 +25,7 @@ from sendonce.core.pacing import GateLimits, Limit
 from sendonce.core.policy import AccountPolicy, CategoryPolicy, ChannelPolicy, Policy, UncertainPolicy
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.core.retry import RetryPolicy
-from sendonce.core.routing import Route
+from sendonce.core.routing import Route, Share
 from sendonce.held import FAILOVER, hold
 from sendonce.pipeline.claimer import DEADLINE_SLACK_S
 from sendonce.pipeline.relay import relay, sweep
@@ -135,6 +135,8 @@ class _World:
         self._asked = profile.deliveries or pace.deliveries
         self._dice.scale(OF_ALL, min(1.0, USUAL / self._asked))
         self._policy = _draw_policy(self._dice, pace)
+        if profile.shared:
+            self._policy = _shared(self._policy)
         self._store = open_store(
             f"sqlite:///{path}" if path else "sqlite://:memory:", self._clock, inline=True
         )
@@ -573,6 +575,20 @@ def _draw_policy(dice: Dice, pace: Pace) -> Policy:
         pass_rows_max=dice.pick(place, (30, 50_000)),
         grace_s=5.0,
         hints=dice.chance(place) < 0.3,
+    )
+
+
+def _shared(policy: Policy) -> Policy:
+    """The same world, where its first account has a twin, and both share all that there is."""
+    first = next(iter(policy.accounts.values()))
+    twin = replace(first, name=f"{first.name}-2")
+    shares = (Share(first.name, 3), Share(twin.name, 1))
+    channels = {first.channel: replace(policy.channels[first.channel], move_after_s=3.0)}
+    return replace(
+        policy,
+        accounts={first.name: first, twin.name: twin},
+        channels=channels,
+        routes=(Route(first.channel, first.name, shares=shares),),
     )
 
 
