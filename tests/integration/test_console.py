@@ -16,7 +16,9 @@ from sendonce.console.roles import Role
 from sendonce.console.routes import ROUTES
 from sendonce.core.access import Scope
 from sendonce.core.lifecycle import State
+from sendonce.core.provider_event import EventKind, ProviderEvent
 from sendonce.pipeline import api_keys
+from sendonce.pipeline.events import EventApplier, take_in
 from tests.console_world import PASSWORD, SCRIPT, Browser, ConsoleWorld, console, users_file
 from tests.integration.service import wait_for
 
@@ -131,6 +133,21 @@ def test_the_story_says_what_to_tell_and_hides_the_address(world: ConsoleWorld, 
     assert "ann.archer@example.com" not in shown
     assert "Acceptance ledger" in shown
     assert "your parcel A-17 has left our warehouse" in shown
+
+
+def test_what_the_provider_said_later_stands_beside_and_is_not_mixed_in(
+    world: ConsoleWorld, admin: Browser
+) -> None:
+    said = ProviderEvent(identity="e-1", kind=EventKind.DELIVERED, receipt="pm-9002", code="250 2.0.0 <b>")
+    take_in(world.app.store, world.app.policy, "mail", [said]).result()
+    EventApplier(world.app.store, world.app.policy).step()
+    shown = admin.get(link("story", of="shipment-4822:customer-72:email")).text
+    ours, _, theirs = shown.partition("What the provider said later")
+    assert theirs, "nothing is said of it"
+    assert "The provider took it" in ours
+    assert "250 2.0.0 &lt;b&gt;" in theirs
+    assert "250 2.0.0" not in ours
+    assert "What the provider said later" not in admin.get(link("story", of=world.keys["text"])).text
 
 
 def test_script_from_outside_is_text(world: ConsoleWorld, admin: Browser) -> None:
