@@ -35,7 +35,7 @@ from sendonce.testing.postgres_server import PostgresServer
 from tests.integration.api_world import CONFIG, add_templates, reminder
 
 TOOL: Final = Path("build/contract/bin/schemathesis")
-CONFIGURATION: Final = Path(__file__).with_name("schemathesis.toml")
+CONFIGURATION: Final = Path(__file__).absolute().with_name("schemathesis.toml")
 """Which checks are left out, and why."""
 ENDS_KEYS: Final = ("revoke_key", "rotate_key")
 """Not asked: it could end the key that asks."""
@@ -89,7 +89,7 @@ async def _run(app: App, token: str, asked: argparse.Namespace, folder: Path) ->
         Program(app), Address("127.0.0.1", 0), field="test", stop_s=5, leaving=lambda: True
     ) as port:
         running = await asyncio.create_subprocess_exec(
-            str(TOOL),
+            str(TOOL.absolute()),
             f"--config-file={CONFIGURATION}",
             "run",
             f"http://127.0.0.1:{port}/v1/openapi.json",
@@ -101,6 +101,7 @@ async def _run(app: App, token: str, asked: argparse.Namespace, folder: Path) ->
             "--report=ndjson",
             f"--report-ndjson-path={report}",
             *(f"--exclude-operation-id={each}" for each in ENDS_KEYS),
+            cwd=folder,  # it leaves a folder of its own
         )
         code = await running.wait()
     sys.stdout.write(f"{_calls(report):,} calls\n")
