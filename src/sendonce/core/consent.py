@@ -1,7 +1,7 @@
 """Whether an address may be written to, on a channel, in a category.
 
-The newest record of each kind decides, and the stricter one wins: a suppression (bounce, complaint,
-operator) always holds; an opt-out holds until a later explicit opt-in of the same scope. A record
+A suppression (bounce, complaint, operator) always holds. An opt-out holds until a later opt-in of the same
+or a narrower scope: who said no to one category has not said yes to it by a START for everything. A record
 for all categories ("*") covers each of them. Where nothing is recorded, the configuration says what
 "no consent record" means; there is no default.
 """
@@ -47,18 +47,27 @@ def refusal(records: Iterable[Preference], category: str, no_record: NoRecord) -
 
     Reasons: "suppressed:SOURCE", "opted_out:SOURCE", "no_consent".
     """
-    newest: Preference | None = None
+    general: Preference | None = None
+    special: Preference | None = None
     for record in records:
         if record.category not in (ANY_CATEGORY, category):
             continue
         if record.kind is Kind.SUPPRESSED:
             return f"suppressed:{record.source}"
-        # At the same instant the opt-out wins: the person's "no" is never lost to a tie.
-        if newest is None or (record.at, record.kind is Kind.OPT_OUT) > (
-            newest.at,
-            newest.kind is Kind.OPT_OUT,
-        ):
-            newest = record
-    if newest is None:
+        if record.category == ANY_CATEGORY:
+            general = _newer(record, general)
+        else:
+            special = _newer(record, special)
+    decides = special if special is not None and special.kind is Kind.OPT_OUT else None
+    if decides is None:
+        decides = _newer(general, special) if general is not None else special
+    if decides is None:
         return "no_consent" if no_record is NoRecord.REFUSE else None
-    return f"opted_out:{newest.source}" if newest.kind is Kind.OPT_OUT else None
+    return f"opted_out:{decides.source}" if decides.kind is Kind.OPT_OUT else None
+
+
+def _newer(one: Preference, other: Preference | None) -> Preference:
+    """At the same instant the opt-out wins: the person's "no" is never lost to a tie."""
+    if other is None or (one.at, one.kind is Kind.OPT_OUT) > (other.at, other.kind is Kind.OPT_OUT):
+        return one
+    return other
