@@ -87,7 +87,7 @@ def list_(
                     one.id,
                     when(one.received_at),
                     one.account or "returned mail",
-                    f"{one.kind} {one.code}".strip(),
+                    f"{one.kind} {one.code}".strip() if one.code != one.kind else one.kind.value,
                     one.masked or one.receipt or one.send_key[:12] or "nobody",
                     WHY.get(one.why, one.why),
                 )
