@@ -160,3 +160,35 @@ def test_a_value_that_is_no_address_is_told_with_the_rule(
     assert "'all:8081:' must be PORT or HOST:PORT with a port from 1 to 65535" in error["message"]
     monkeypatch.setenv("SENDONCE_HEALTH", "99999")
     assert "'99999' must be PORT or HOST:PORT" in folder.run("up", code=2).err
+
+
+def test_each_process_shows_what_it_did_and_all_show_what_stands_in_the_store(
+    folder: Folder, sandbox: SandboxClient, probe: Probe
+) -> None:
+    """A real run: what was sent stands in the worker's counts, the gate in what both processes show."""
+    other = Probe()
+    for number in range(3):
+        folder.run("schedule", f"r-{number}", "--due", "now", *GIVEN, "--phone", f"+1202555010{number}")
+    scheduler = folder.process("scheduler", "--health", str(other.port))
+    worker = folder.process("worker", "--channel", "sms", "--health", str(probe.port))
+
+    def values(of: Probe) -> dict[str, float]:
+        return {
+            line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+            for line in of.ask("/metrics")[1].splitlines()
+            if not line.startswith("#")
+        }
+
+    labels = 'account="text",channel="sms"'
+    accepted = f'sendonce_attempts_total{{{labels},outcome="accepted"}}'
+    published = 'sendonce_publish_lateness_seconds_count{channel="sms"}'
+    with ended(scheduler), ended(worker):
+        wait_for(lambda: probe.ready() and other.ready())
+        wait_for(lambda: values(probe).get(accepted) == 3.0, seconds=60.0)
+        assert values(other)[published] == 3.0
+        assert accepted not in values(other)
+        lanes = f"sendonce_lanes{{{labels}}}"
+        wait_for(lambda: lanes in values(probe) and lanes in values(other), seconds=60.0)
+        assert values(probe)[lanes] == values(other)[lanes]
+        assert values(probe)['sendonce_dispositions_total{channel="sms",state="accepted"}'] == 3.0
+        assert sandbox.report()["channels"]["sms"]["in_flight"] == 0

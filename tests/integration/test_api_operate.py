@@ -332,3 +332,22 @@ def test_a_key_makes_and_ends_keys_of_its_own_tenant_only(api: Api) -> None:
     assert {each["tenant"] for each in listed} == {"acme"}
     assert document["token"][16:] not in str(listed)
     assert api.post("/v1/keys", {"name": "x", "scopes": ["root"]}, token=admin).problem["field"] == "scopes"
+
+
+def test_what_will_leave_when_is_told_and_scraped_with_a_key_that_operates(api: Api) -> None:
+    token = api.key(Scope.OPERATE)
+    there(api, "foreseen", State.SCHEDULED)
+    said = api.get("/v1/forecast", token=token).ok()
+    assert {each["account"] for each in said["accounts"]} == {"mail", "text"}
+    assert all(each["bound"] in ("rate", "lanes", "closed") for each in said["accounts"])
+    assert (said["missed"], said["held"]) == (0, "")
+    assert api.get("/v1/forecast?at=in%206h", token=token).ok()["until"] > said["now"]
+    wrong = api.get("/v1/forecast?at=25:00", token=token)
+    assert (wrong.status, wrong.problem["field"]) == (422, "at")
+    assert api.get("/v1/forecast", token=api.key(Scope.READ)).status == 403
+    assert api.get("/metrics", token="").status == 401
+    assert api.get("/metrics", token=api.key(Scope.READ)).status == 403
+    shown = api.get("/metrics", token=token)
+    assert shown.status == 200
+    assert shown.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert b'sendonce_lanes{account="mail",channel="email"} 1.0' in shown.body

@@ -71,6 +71,7 @@ BY: Final = {
     "view_ledger": "ledger_delivery_id_seq_key",
     "view_desk": "agenda_attention",
     "view_scheduled": "agenda_pass",
+    "view_metrics_unresolved": "agenda_attention",
     "view_attention": "agenda_attention",
     "view_find_receipt": "ledger_receipt",
     "event_waiting": "provider_event_waiting",
@@ -240,6 +241,8 @@ def test_what_is_taken_in_order_is_not_sorted(new: psycopg.Connection, name: str
         ("retention_old", "delivery_pkey"),
         ("retention_full", "reminder_pkey"),
         ("view_removed", "removed_pkey"),
+        ("view_forecast_minutes", "agenda_pass"),
+        ("view_forecast_queued_keys", "agenda_ready"),
         ("view_report_removed", "removed_due"),
     ],
 )

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from sendonce import telemetry
+from sendonce import metrics, telemetry
 from sendonce.address import comparison_form, country_of, masked, normalise_email, normalise_phone
 from sendonce.core import news, opt_out
 from sendonce.core.consent import ANY_CATEGORY, Kind
@@ -116,8 +116,11 @@ def take_in(
     for (kind, why), count in wrong.items():
         tell(telemetry.EVENT_LEFT, account=account, kind=kind, why=why, events=count)
 
+    told_at = 0
+
     def unit(tx: Tx) -> TakenIn:
-        new = 0
+        nonlocal told_at
+        new, told_at = 0, tx.now
         for at in range(0, len(rows), UNIT_MAX):
             page = rows[at : at + UNIT_MAX]
             new += sum(tx.events.put([_dated(row, tx.now) for row in page]))
@@ -125,7 +128,16 @@ def take_in(
             tx.announce(news.EVENTS)
         return TakenIn(new, len(rows) - new, wrong.total())
 
-    return store.write(unit)
+    def time_them(done: Future[TakenIn]) -> None:
+        if done.cancelled() or done.exception() is not None or not done.result().new:
+            return
+        for row in rows:
+            if row.occurred_at:
+                metrics.EVENT_LAG.observe((account,), max(0, told_at - row.occurred_at) / SECOND)
+
+    kept = store.write(unit)
+    kept.add_done_callback(time_them)
+    return kept
 
 
 def tenants_of(policy: Policy, account: str) -> tuple[str, ...]:
