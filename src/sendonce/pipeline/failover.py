@@ -9,8 +9,8 @@ The gate of the account that it leaves is locked all the while, as for a claim: 
 The text was frozen for the account that it leaves, so the other one must declare its sender.
 
 By itself it happens once to a delivery, after the account was held for `move_after`, or earlier where its
-time would be over by then; and no faster than the other account sends at half its rate, since the first may be
-well again soon. A person may ask for it at any time, under the same guards.
+time would be over by then; and no faster than the other account sends at half its rate, since the first may
+be well again soon. A person may ask for it at any time, under the same guards.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sendonce.core.pacing import SECOND
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.routing import WELL, Route, first_of, route_for
 from sendonce.moves import move_on
-from sendonce.pipeline.scheduler import Tags
+from sendonce.pipeline.fair_order import Tags
 from sendonce.ports.store import Content, Delivery, Move, Outgoing, Store, Tx
 from sendonce.telemetry import tell
 from sendonce.withdrawal import check_reason

@@ -32,13 +32,13 @@ from sendonce.core.due import Defer, Expire, Publish, decide_time, known_zone, w
 from sendonce.core.errors import ConfigError, InvalidInput
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Event, NotMoved, State
-from sendonce.core.pacing import GateLimits
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.routing import Choice, choose, route_for
 from sendonce.core.segments import count as count_parts
 from sendonce.core.unsubscribe import Unsubscription, unsubscribe_url
 from sendonce.moves import move_on
 from sendonce.pipeline.catch_up import CatchUp
+from sendonce.pipeline.fair_order import Tags
 from sendonce.pipeline.reach import PAUSE_LOOK_US, Pauses, active_pauses, may_reach, pause_of
 from sendonce.ports.store import Content, Course, Delivery, Move, Outgoing, Reminder, Store, Tx
 from sendonce.render import SALT, Rendered, content_hash
@@ -54,7 +54,6 @@ TIMER: Final = "timer"
 """The trigger of our own timer."""
 MARK_STALE_US: Final = 10 * pacing.SECOND
 """How old the mark may grow while nothing falls due."""
-TAG_UNIT: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,55 +429,6 @@ class _Go:
 
 
 _Decision = _PutOff | _End | _Go
-
-
-class Tags:
-    """Places in the fair order, for the rows of one unit.
-
-    Start-time fair queuing: a flow (tenant, group, priority) gets its next place one step after its
-    last, or at the account's virtual time where it was idle; a step is shorter the higher its
-    priority. A flow that floods lines up behind itself, not before the others.
-
-    The gates are read and not locked: rows are locked already, and gates come before rows in the order of
-    locks. A virtual time that a claim moves on meanwhile costs a place, not the order.
-    """
-
-    def __init__(self, tx: Tx) -> None:
-        self._tx = tx
-        self._last: dict[str, dict[str, int]] = {}
-        self._gates = {gate.account: gate for gate in tx.gates.all()}
-
-    def next(self, account: str, row: Delivery) -> int:
-        flow = json.dumps([row.tenant, row.group, row.priority], separators=(",", ":"))
-        last = self._last.setdefault(account, {})
-        if flow not in last:
-            last.update(self._tx.gates.flows(account, [flow]))
-        start = max(last.get(flow, 0), self._vtime(account))
-        last[flow] = start + TAG_UNIT // (1 + row.priority)
-        return last[flow]
-
-    def limits(self, account: AccountPolicy) -> GateLimits:
-        """The limits in force: those of the gate, which an operator may have changed."""
-        gate = self._gates.get(account.name)
-        return account.limits if gate is None else gate.limits
-
-    def wellness(self, accounts: Sequence[str]) -> dict[str, float]:
-        """How well these accounts are, as their gates say; who has no gate sends nothing."""
-        return {
-            name: pacing.wellness(self._gates[name], self._tx.steady)
-            if name in self._gates
-            else pacing.PROBE_PART
-            for name in accounts
-        }
-
-    def save(self) -> None:
-        # In one order, so that two passes at once never wait for each other in a circle.
-        for account, tags in sorted(self._last.items()):
-            self._tx.gates.save_flows(account, dict(sorted(tags.items())), below=self._vtime(account))
-
-    def _vtime(self, account: str) -> int:
-        gate = self._gates.get(account)
-        return 0 if gate is None else gate.vtime
 
 
 def payload_of(
