@@ -155,7 +155,7 @@ def _objectives(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             f"channel {channel}",
             "ok",
-            f"{kept.kept:.4g} of it published within {say_duration(kept.published_s)}, accepted within "
+            f"{100 * kept.kept:g} % published within {say_duration(kept.published_s)}, accepted within "
             f"{say_duration(kept.accepted_s)}{received}; none due for {say_duration(kept.oldest_s)}; at most "
             f"{kept.duplicates} duplicates a month; dead letters decided within "
             f"{say_duration(kept.recovered_s)}",
