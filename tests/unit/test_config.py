@@ -248,6 +248,34 @@ def test_a_route_for_everything_replaces_the_account_of_a_channel() -> None:
     assert account_for(settings.routes, Channel.SMS, "any", "payment") == "text"
 
 
+TWIN = SMALL.partition("[account.text]")[2].partition("\n[")[0]
+
+
+def test_accounts_share_a_channel_by_weight() -> None:
+    text = changed('account = "text"\n', "accounts = { text = 9, twin = 1 }\n")
+    settings = read(f"{text}\n[account.twin]{TWIN}\nsenders = ['+12025550100']\n")
+    (route,) = [route for route in settings.routes if route.channel is Channel.SMS]
+    assert [(share.account, share.weight) for share in route.shares] == [("text", 9), ("twin", 1)]
+    assert settings.accounts["twin"].senders == ("+12025550100",)
+    sms = read(SMALL).channels[Channel.SMS]
+    assert sms.move_after_s == sms.alert_after_s / 2
+
+
+@pytest.mark.parametrize(
+    ("accounts", "says"),
+    [
+        ('account = "text"\naccounts = { text = 1 }', "accounts stands beside account: keep one"),
+        ("accounts = {}", "accounts = {} is empty"),
+        ("accounts = { text = 9, twin = 1 }", "'twin' has no table"),
+        ("accounts = { text = 0 }", "accounts"),
+    ],
+)
+def test_accounts_that_share_are_checked(accounts: str, says: str) -> None:
+    with pytest.raises(ConfigErrors) as raised:
+        read(changed('account = "text"\n', accounts + "\n"))
+    assert says in str(raised.value)
+
+
 # What is refused, and with which words
 
 
