@@ -97,7 +97,7 @@ class SimulatedAccount:
 
     policy: AccountPolicy
     ground: Ground
-    tell: Callable[[str, Message, str, str], None]
+    hears: Callable[[str, Message, str, str], None]
     """Told of each message that is taken: account, message, marker, receipt."""
     taken: list[Taken] = field(default_factory=list)
     calls: dict[Call, None] = field(default_factory=dict)
@@ -190,7 +190,7 @@ class SimulatedAccount:
         self.taken.append(one)
         self._keys[message.send_key] = one
         self.ground.checker.took(one.marker)
-        self.tell(self.name, message, one.marker, receipt)
+        self.hears(self.name, message, one.marker, receipt)
         return receipt
 
     def _refuse(self, refusal: Fault) -> Outcome:
