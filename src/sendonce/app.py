@@ -48,9 +48,9 @@ from sendonce.pipeline.carrier import Carrier
 from sendonce.pipeline.collector import Collector
 from sendonce.pipeline.events import RETURNED_MAIL, EventApplier, take_in
 from sendonce.pipeline.feed import Feed
-from sendonce.pipeline.given import Hands
 from sendonce.pipeline.forecast import forecast
 from sendonce.pipeline.gauges import gauges
+from sendonce.pipeline.given import Hands
 from sendonce.pipeline.hand_in import Together
 from sendonce.pipeline.handed_in import OutboxView, outbox
 from sendonce.pipeline.heartbeat import BEAT_AGAIN_S, Heartbeat, Name
@@ -107,7 +107,6 @@ from sendonce.store.backup import back_up
 from sendonce.store.overwrite import empty_log
 from sendonce.telemetry import tell
 from sendonce.template_book import TemplateBook, from_store
-
 
 if TYPE_CHECKING:  # it needs an extra
     from sendonce.exposition import Exposition
@@ -171,9 +170,9 @@ SHOW_S: Final = 10.0
 """How often a process that shows metrics looks at what stands in the store."""
 DUE_APART_S: Final = 0.2
 """How often news of what is due may start a pass, each of which is kept in the run history."""
+
 APPLY_APART_S: Final = 0.1
 """How often news of provider events may start a look: more of them come together."""
-
 
 
 class App:
@@ -249,6 +248,7 @@ class App:
         if account not in self._event_sources:
             self._event_sources[account] = make_event_source(self.settings.accounts[account])
         return self._event_sources[account]
+
     async def close_event_sources(self) -> None:
         """Give up what they hold open. Idempotent; one that is used again opens again."""
         for source in self._event_sources.values():
@@ -257,7 +257,6 @@ class App:
 
     def event_applier(self) -> EventApplier:
         return EventApplier(self.store, self.policy, wait_s=self.settings.events_wait_s)
-
 
     def scheduler(self) -> Scheduler:
         """Made anew, after the scheduled reminders were put right for the zone rules of today."""
@@ -480,6 +479,7 @@ class App:
             returning = self._returning(tasks, stops, on_error)
             taking_in = Poller("collector", collect, on_error=on_error, again_max_s=BEAT_AGAIN_S)
             tasks.append(asyncio.create_task(taking_in.run(), name="collector"))
+            stops.append(taking_in.stop)
             applier = self.event_applier()
 
             async def apply() -> float:  # by all that schedule, who share the work
@@ -490,7 +490,6 @@ class App:
             stops.append(hearing.close)
             tasks.append(asyncio.create_task(applying.run(), name="events"))
             stops.append(applying.stop)
-            stops.append(taking_in.stop)
         heart: Heartbeat | None = None
         if not work:  # a worker beats for itself
             name = Name(self.process, role, socket.gethostname(), os.getpid())
@@ -509,8 +508,8 @@ class App:
             sound(*await asyncio.to_thread(self.store.read, look))
             return LOOK_S
 
-        events_us = round(self.settings.events_keep_s * SECOND)
         keep_us = round(self.settings.keep.passes_s * SECOND)
+        events_us = round(self.settings.events_keep_s * SECOND)
 
         async def forget() -> float:
             forgotten = await asyncio.wrap_future(self.store.write(lambda tx: prune(tx, keep_us, events_us)))

@@ -23,16 +23,16 @@ DYING_FIRST = -(2**62)
 """Added to the tags of deliveries that wait under a key: they go before all others."""
 
 ELSEWHERE = -1
-"""The `first_try` of one that was doubted where several accounts may carry it: the store may have lost that it
-went to another one, so its own account knows nothing about it, by key or by look-up."""
+"""The `first_try` of one that was doubted where several accounts may carry it: the store may have lost that
+it went to another one, so its own account knows nothing about it, by key or by look-up."""
 
 
 def facts_of(delivery: Delivery, policy: Policy, *, now: int, steady: int, budget: bool = True) -> Facts:
     """What the guards ask, for this delivery, at this moment.
 
     Before publication it has no account yet, and of an account that the configuration lost we know no
-    promise: then no key is alive and nobody can be asked, so that what may be sent ends as uncertain. So it is
-    where another account may have got it (`ELSEWHERE`).
+    promise: then no key is alive and nobody can be asked, so that what may be sent ends as uncertain. So it
+    is where another account may have got it (`ELSEWHERE`).
     """
     course = delivery.course
     account = None if course.first_try == ELSEWHERE else policy.accounts.get(course.account)

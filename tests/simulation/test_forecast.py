@@ -1,8 +1,8 @@
 """The forecast against the simulator: what it says of a steady provider is what then happens.
 
 A scheduler and two workers run the product's own stages on the simulator's store and provider, without
-faults, on virtual time. The forecast is asked before the burst, and again in the midst of it, when it has seen
-calls.
+faults, on virtual time. The forecast is asked before the burst, and again in the midst of it, when it has
+seen calls.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Steady:
             self.policy.lease_s,
             lambda process: process.kill(),
         )
-        self.account = SimulatedAccount(accounts[0], self.ground)
+        self.account = SimulatedAccount(accounts[0], self.ground, lambda *told: None)
 
     def run(self, at_s: float, look: Callable[[], None]) -> float:
         """Send everything; when the last one was taken, in seconds. `look` at `at_s`."""

@@ -555,7 +555,7 @@ def _channel_policy(
 
 
 def _objectives(table: ChannelTable, asked: ObjectivesTable, place: Place) -> Objectives:
-    """What the channel is to keep. Nothing that is promised lies behind the expiry: what expires is not sent."""
+    """What the channel is to keep. No promise lies behind the expiry: what expires is not sent."""
     published_s = asked.published_within_s or min(PUBLISHED_S, table.alert_after_s)
     accepted_s = table.alert_after_s if asked.accepted_within_s is None else asked.accepted_within_s
     oldest_s = table.alert_after_s if asked.oldest_s is None else asked.oldest_s

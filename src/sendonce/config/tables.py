@@ -109,7 +109,7 @@ class ChannelTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectivesTable:
-    """What a channel is to keep ([objectives](objectives.md)): alerts are made from it, and reports judge by it."""
+    """What a channel is to keep ([objectives](objectives.md)): alerts and reports are made from it."""
 
     published_within_s: float | None = setting(
         "How long after its due time a reminder is queued at the latest. Not set: a minute, or `alert_after` "
@@ -404,8 +404,8 @@ class ConsoleTable:
     """The [console](console.md), which is served with the HTTP API. Whoever has a key may sign in with it."""
 
     users: Path | None = setting(
-        "A file with the people who sign in by name and password; `sendonce console password` makes what stands "
-        "in it. It needs the extra `sendonce[console]`. Not set: only keys open the console.",
+        "A file with the people who sign in by name and password; `sendonce console password` makes what "
+        "stands in it. It needs the extra `sendonce[console]`. Not set: only keys open the console.",
         kind=kinds.PATH,
         default=None,
     )

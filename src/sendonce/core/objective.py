@@ -44,6 +44,9 @@ class Objectives:
     recovered_s: float = RECOVERED_S
 
 
+USUAL: Final = Objectives()
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """How one objective was kept: `within` of `count`. `target` is the share, or for counts the budget.

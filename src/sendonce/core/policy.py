@@ -16,7 +16,7 @@ from sendonce.core.consent import NoRecord
 from sendonce.core.delivery import Channel
 from sendonce.core.due import QuietHours
 from sendonce.core.errors import ConfigError
-from sendonce.core.objective import Objectives
+from sendonce.core.objective import USUAL, Objectives
 from sendonce.core.pacing import GateLimits
 from sendonce.core.plan import Plan
 from sendonce.core.promise import Promise
@@ -74,7 +74,7 @@ class ChannelPolicy:
     alert_after_s: float
     uncertain: UncertainPolicy
     catch_up_us: int = 0
-    objectives: Objectives = Objectives()
+    objectives: Objectives = USUAL
     move_after_s: float = 600.0
 
 
