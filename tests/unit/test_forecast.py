@@ -113,6 +113,12 @@ def test_the_rate_that_would_suffice_suffices_and_a_little_less_does_not() -> No
     assert forecast(volumes, replace(TEN, rate=rate * 0.97), now=NOW).missed > 0
 
 
+def test_a_rate_is_found_for_an_account_that_can_do_nothing() -> None:
+    """As where the store is held: looking for it came to no end."""
+    rate = rate_needed([burst(900, window_s=900.0)], Supply(0.0, 1), now=NOW)
+    assert rate == pytest.approx(1.0, rel=0.02)
+
+
 def test_no_rate_is_asked_for_where_nothing_is_late_or_nothing_helps() -> None:
     assert rate_needed([burst(100)], TEN, now=NOW) is None
     gone = burst(100, NOW - HOUR, window_s=60.0)

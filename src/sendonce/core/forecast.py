@@ -30,6 +30,8 @@ BURST_S: Final = 60.0
 GONE_STEPS: Final = 200
 """What expires one by one, just before its turn, is told off in so many steps at most."""
 RATE_MAX: Final = 100_000.0
+RATE_MIN: Final = 1e-3
+"""Where it is looked for the rate that would suffice: from an account that can do nothing there is no way up."""
 CALLS_MAX: Final = 10.0
 
 
@@ -158,7 +160,7 @@ def rate_needed(volumes: Sequence[Volume], supply: Supply, *, now: int) -> float
     target = forecast(volumes, free, now=now).missed
     if course.missed <= target:
         return None
-    low, high = supply.call_rate, RATE_MAX
+    low, high = max(supply.call_rate, RATE_MIN), RATE_MAX
     while high - low > max(0.01, low * 0.005):
         middle = math.sqrt(low * high)
         if forecast(volumes, replace(free, rate=middle), now=now).missed > target:
