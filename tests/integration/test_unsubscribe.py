@@ -126,6 +126,8 @@ def test_a_no_said_again_changes_nothing_until_the_person_says_yes() -> None:
     assert say() == []
     assert list(consent.list_records(world.store)) == [before]
     world.opt_out(Channel.EMAIL, kind=Kind.OPT_IN)
+    assert say() == [], "a yes to everything is none to what was clicked away"
+    world.opt_out(Channel.EMAIL, kind=Kind.OPT_IN, category=MAIL)
     key = world.schedule()
     world.pass_()
     assert world.state(key) is State.QUEUED

@@ -380,13 +380,20 @@ class World:
 
         self.write(unit)
 
-    def opt_out(self, channel: Channel, address: str = "", *, kind: Kind = Kind.OPT_OUT) -> None:
-        """Record a "no" of an address for all categories; open deliveries are left as they are."""
+    def opt_out(
+        self,
+        channel: Channel,
+        address: str = "",
+        *,
+        kind: Kind = Kind.OPT_OUT,
+        category: str = ANY_CATEGORY,
+    ) -> None:
+        """Record a "no" of an address, for all categories or one; open deliveries are left as they are."""
         record: dict[str, int | str] = {
             "tenant": TENANT,
             "channel": channel.value,
             "address_tag": self.tag(channel, address or ADDRESSES[channel]),
-            "category": ANY_CATEGORY,
+            "category": category,
             "kind": kind.value,
             "at": self.now,
             "source": "test",
