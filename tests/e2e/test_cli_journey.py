@@ -481,6 +481,8 @@ def test_an_account_that_refuses_the_login_is_told_apart(folder: Folder, sandbox
         "configuration": "ok",
         "store": "ok",
         "audit": "note",
+        "channel email": "ok",
+        "channel sms": "ok",
         "account mail": "ok",
         "account text": "bad",
     }
