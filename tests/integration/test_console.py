@@ -6,15 +6,21 @@ On both stores.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from sendonce.console import forms
 from sendonce.console.page import ROOT, link
 from sendonce.console.roles import Role
 from sendonce.console.routes import ROUTES
 from sendonce.core.access import Scope
+from sendonce.core.errors import Refused
 from sendonce.core.lifecycle import State
 from sendonce.core.provider_event import EventKind, ProviderEvent
 from sendonce.pipeline import api_keys
@@ -509,3 +515,42 @@ def test_two_operators_who_redrive_at_once_have_one_batch(world: ConsoleWorld, a
 
 def _is_done(browser: Browser, address: str) -> bool:
     return "It is done" in browser.get(address).text
+
+
+def test_whoever_presses_twice_is_led_to_what_the_first_press_did(
+    world: ConsoleWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the first one is at work; where it came to nothing, neither did anything."""
+    store = world.app.store
+    begun, go_on = threading.Event(), threading.Event()
+
+    def nap(seconds: float) -> None:
+        go_on.set()  # the second one waits: only now the first one goes on
+        time.sleep(seconds)
+
+    monkeypatch.setattr(forms, "time", SimpleNamespace(monotonic=time.monotonic, sleep=nap))
+    done = forms.Done("/console/dead", forms.Notice("2 were sent again"))
+
+    def work() -> forms.Done:
+        begun.set()
+        assert go_on.wait(60)
+        return done
+
+    def fail() -> forms.Done:
+        begun.set()
+        assert go_on.wait(60)
+        raise Refused("not now")
+
+    def second(nonce: str, first: Callable[[], forms.Done]) -> tuple[Any, Any]:
+        begun.clear()
+        go_on.clear()
+        with ThreadPoolExecutor(2) as pool:
+            one = pool.submit(forms.once, store, "default", nonce, b"asked", first)
+            assert begun.wait(60)
+            two = pool.submit(forms.once, store, "default", nonce, b"asked", fail)
+            return one.exception(60) or one.result(), two.exception(60) or two.result()
+
+    assert second("n1", work) == ((done, True), (done, False))
+    first, other = second("n2", fail)
+    assert str(first) == "not now"
+    assert isinstance(other, Refused)

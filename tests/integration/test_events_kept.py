@@ -18,6 +18,7 @@ from sendonce.pipeline.attempt import Attempted, Claim
 from sendonce.pipeline.erasure import erase
 from sendonce.pipeline.events import EventApplier
 from sendonce.pipeline.retention import Retention
+from sendonce.pipeline.verify import verify
 from sendonce.ports.store import EventLook, Tx
 from tests.integration.test_events import K, apply, facets, final, kept, key_of, say, tell
 from tests.integration.world import ADDRESSES, TENANT, World
@@ -73,6 +74,26 @@ def test_erasing_a_person_reaches_what_was_said_of_and_by_them() -> None:
     assert [(one.text, one.masked, one.address_tag) for one in told[:3]] == [("", "", "")] * 3
     assert told[3].text == "another"
     assert told[1].kind is EventKind.DELIVERED, "what happened stays"
+
+
+def test_a_receipt_that_comes_late_is_known_from_then_on() -> None:
+    """The delivery was settled by an event that named none; the call's own answer comes after it."""
+    world = World("N")
+    key = world.schedule(account="email-N")
+    world.pass_()
+    (claim,) = world.claim("email-N")
+    world.advance(3_600)
+    world.reap()
+    tell(world, "email-N", say(K.SENT, key=key_of(world, key)), say(K.DELIVERED, "rec-9"))
+    apply(world)
+    assert (world.state(key), len(facets(world, key))) == (State.ACCEPTED, 1)
+    late = Attempted(claim, Accepted("rec-9"), claim.slot_at, claim.slot_at)
+    world.write(lambda tx: settler.settle(tx, [late], policy=world.policy, process="w-1", chance=lambda: 0.5))
+    assert world.events(key)[-1] == "late_outcome"
+    world.advance(2)
+    apply(world)
+    assert len(facets(world, key)) == 2
+    assert verify(world.store).ok
 
 
 def test_a_page_of_events_is_applied_once_by_all_who_apply(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
     token = nonce "." issued "." HMAC-SHA256(secret, session, purpose, nonce, issued)
 
 So a forged form is refused, and so is one that was opened before the session or stood open too long. The
-first press does the work and its answer is kept; a second press, or a reload, is led to the same answer and
-does nothing. What raises has done nothing that must not be tried again, and its token may be used once
-more.
+first press does the work and its answer is kept; a second press, or a reload, waits for it, is led to the
+same answer and does nothing. What raises has done nothing that must not be tried again, and its token may be
+used once more.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import json
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -26,6 +27,9 @@ LIFE_US: Final = 12 * 3_600 * SECOND
 KEEP_US: Final = 24 * 3_600 * SECOND
 STALE_US: Final = 600 * SECOND
 """A press that was never answered: its process died, and the next press does the work."""
+WAIT_S: Final = 10.0
+"""So long a second press waits for what the first one does: whoever presses twice sees what was done."""
+LOOK_S: Final = 0.05
 _LABEL: Final = b"console form\0"
 
 
@@ -73,8 +77,9 @@ def nonce_of(given: str, session: str, purpose: str, secret: bytes, now: int) ->
 def once(store: Store, tenant: str, nonce: str, asked: bytes, work: Callable[[], Done]) -> tuple[Done, bool]:
     """Do the work of a form, or answer as its first press was answered; whether this was the first.
 
-    Raises what the work raises, and `Refused` while the first press is being answered, or where the same form
-    comes with other values.
+    Blocks while the first press is being answered, for a bounded time. Raises what the work raises, and
+    `Refused` where the first press takes longer or came to nothing, or where the same form comes with other
+    values.
     """
     name = _name(nonce)
     fingerprint = hashlib.sha256(asked).hexdigest()
@@ -113,11 +118,18 @@ def notice(tx: Tx, tenant: str, nonce: str) -> Notice | None:
 
 
 def _earlier(store: Store, tenant: str, name: str, fingerprint: str) -> Done:
-    kept = store.read(lambda tx: tx.answers.get(tenant, name))
-    if kept is not None and kept.fingerprint != fingerprint:
-        raise Refused("this form was sent before with other values: open it anew; nothing was done now")
-    if kept is None or not kept.status:
-        raise Refused("the first press is being carried out: reload in a moment to see what it did")
+    until = time.monotonic() + WAIT_S
+    while True:
+        kept = store.read(lambda tx: tx.answers.get(tenant, name))
+        if kept is None:
+            raise Refused("the first press came to nothing, and neither did this one: press once more")
+        if kept.fingerprint != fingerprint:
+            raise Refused("this form was sent before with other values: open it anew; nothing was done now")
+        if kept.status:
+            break
+        if time.monotonic() > until:
+            raise Refused("the first press is being carried out: reload in a moment to see what it did")
+        time.sleep(LOOK_S)
     answer = json.loads(kept.answer)
     return Done(answer["location"], _notice(answer["notice"]))
 

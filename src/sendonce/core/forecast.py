@@ -31,7 +31,7 @@ GONE_STEPS: Final = 200
 """What expires one by one, just before its turn, is told off in so many steps at most."""
 RATE_MAX: Final = 100_000.0
 RATE_MIN: Final = 1e-3
-"""Where it is looked for the rate that would suffice: from an account that can do nothing there is no way up."""
+"""Where the look for a rate that suffices begins: from an account that can do nothing there is no way up."""
 CALLS_MAX: Final = 10.0
 
 

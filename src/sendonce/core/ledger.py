@@ -27,8 +27,9 @@ OWN_FIELDS: Final = frozenset(
 )
 """The fields that every entry has by itself, and no detail may take."""
 
-TELLS_RECEIPT: Final = frozenset({Event.ACCEPTED, Event.PROVEN})
-"""Events whose entries tell the provider's receipt, where it gave one."""
+TELLS_RECEIPT: Final = frozenset({Event.ACCEPTED, Event.PROVEN, Event.LATE_OUTCOME})
+"""Events whose entries tell the provider's receipt, where it gave one: by these it is found. A late outcome
+too: what settled its delivery before may have named none."""
 
 GENESIS: Final = ""
 """The hash before a delivery's first entry."""

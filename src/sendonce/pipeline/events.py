@@ -544,13 +544,13 @@ def _settle(
         if row.standing.state is State.SENDING and tx.now - event.received_at < IN_FLIGHT_US:
             in_flight.add(row.id)
             continue
+        course = replace(row.course, receipt=event.receipt or row.course.receipt, reason="")
         details: dict[str, Value] = {
             "evidence": "event",
             "kind": event.kind.value,
             "code": event.code,
-            "receipt": event.receipt,
+            "receipt": course.receipt,
         }
-        course = replace(row.course, receipt=event.receipt or row.course.receipt, reason="")
         move = move_on(row, Event.PROVEN, policy, tx, actor=_actor(event), course=course, details=details)
         if isinstance(move, NotMoved):
             continue

@@ -197,7 +197,7 @@ class SqlDeliveries:
         )
         done = [count == 1 for count in changed]
         noted = [(note, entry) for note, entry, yes in zip(notes, entries, done, strict=True) if yes]
-        self._append((note.before.id, note.event, *entry, "") for note, entry in noted)
+        self._append((note.before.id, note.event, *entry, _news(note)) for note, entry in noted)
         return done
 
     def defer(self, deferrals: Sequence[tuple[Delivery, int]]) -> None:
@@ -371,7 +371,9 @@ def _is_ready(delivery: Delivery, now: int) -> bool:
 
 
 def _news(move: Move) -> str:
-    """The receipt that a move tells of, "" for none."""
+    """The receipt that an entry tells of, "" for none."""
+    if move.event is Event.LATE_OUTCOME:  # it changes nothing of the delivery's course
+        return str(move.details.get("receipt", ""))
     return move.course.receipt if move.event in TELLS_RECEIPT else ""
 
 
