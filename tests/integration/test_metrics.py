@@ -14,7 +14,6 @@ from sendonce.core.lifecycle import State
 from sendonce.core.outcome import Accepted, Outcome, Reason, Rejected, Throttled, ThrottleScope
 from sendonce.exposition import STALE_S, Exposition
 from sendonce.metrics import METRICS, Counter, Gauge, Histogram
-from sendonce.pipeline.attempt import Attempted
 from sendonce.pipeline.gauges import gauges
 from sendonce.pipeline.tally import tally
 from tests.integration.world import World
@@ -39,13 +38,30 @@ def at(values: Values, name: str, **labels: str) -> float:
 
 def settled(world: World, *outcomes: Outcome) -> None:
     """As a worker does: settle, then count."""
-    claims = world.claim()
-    states = world.settle(list(zip(claims, outcomes, strict=True)))
-    attempts = [
-        Attempted(claim, outcome, claim.slot_at, world.store.steady())
-        for claim, outcome in zip(claims, outcomes, strict=True)
-    ]
-    tally(attempts, states, world.policy)
+    made = world.settled(list(zip(world.claim(), outcomes, strict=True)))
+    tally([each.attempt for each in made], made, world.policy)
+
+
+def test_a_delivery_is_counted_once_whatever_comes_after_it() -> None:
+    """A late outcome of an attempt that was given up, in the same group as that of another delivery."""
+    world = World("K", "N")
+    world.schedule("a")
+    world.schedule("b", account="email-N")
+    world.pass_()
+    (late,), (other,) = world.claim(), world.claim("email-N")
+    before = shown(world)
+    for _ in range(2):
+        made = world.settled([(other, Accepted("r-b")), (late, Accepted("r-a"))])
+        tally([each.attempt for each in made], made, world.policy)
+    after = shown(world)
+
+    def grown(**labels: str) -> float:
+        return at(after, "sendonce_dispositions_total", **labels) - at(
+            before, "sendonce_dispositions_total", **labels
+        )
+
+    assert (grown(channel="sms", state="accepted"), grown(channel="email", state="accepted")) == (1, 1)
+    assert [each.moved for each in made] == [False, False]
 
 
 def test_what_stands_in_the_store_is_shown_as_it_is() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -567,7 +568,8 @@ def test_all_of_a_group_or_nothing() -> None:
     poison = replace(attempts[2], outcome=Accepted("\ud800"))
 
     def settled(group: list[Attempted]) -> list[State]:
-        return world.write(lambda tx: settle(tx, group, world.policy, process="w-1", chance=lambda: 0.5))
+        unit = partial(settle, attempts=group, policy=world.policy, process="w-1", chance=lambda: 0.5)
+        return [each.state for each in world.write(unit)]
 
     with pytest.raises(UnicodeEncodeError):
         settled([*attempts[:2], poison])

@@ -155,10 +155,10 @@ class Walk:
         return await send(made, self.mailbox, conditions)
 
     def settle(self, worker: str, attempt: Attempted) -> State:
-        (state,) = self.store.write(
+        (settled,) = self.store.write(
             lambda tx: settle(tx, [attempt], self.policy, process=worker, chance=lambda: 0.5)
         ).result()
-        return state
+        return settled.state
 
     def events(self) -> list[str]:
         return [str(entry["event"]) for entry in self.ledger()]

@@ -40,7 +40,7 @@ from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.promise import Promise
 from sendonce.core.retry import RetryPolicy
 from sendonce.pipeline import claimer, sender, settler, worker
-from sendonce.pipeline.attempt import Attempted
+from sendonce.pipeline.attempt import Attempted, Settled
 from sendonce.pipeline.record import lines_of
 from sendonce.pipeline.relay import relay
 from sendonce.pipeline.worker import Worker, WorkerSettings
@@ -483,7 +483,7 @@ def test_an_outcome_that_cannot_be_written_costs_no_lane(
     def script(message: Message, number: int) -> Outcome:
         return Accepted("poison") if number <= 2 else Accepted("r")
 
-    def poisoned(tx: Tx, attempts: Sequence[Attempted], *more: Any, **named: Any) -> list[State]:
+    def poisoned(tx: Tx, attempts: Sequence[Attempted], *more: Any, **named: Any) -> list[Settled]:
         if any(attempt.outcome == Accepted("poison") for attempt in attempts):
             raise ValueError("a bug in settling")
         return settler.settle(tx, attempts, *more, **named)

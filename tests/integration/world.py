@@ -32,7 +32,7 @@ from sendonce.core.retry import RetryPolicy
 from sendonce.core.routing import Route
 from sendonce.moves import move_on
 from sendonce.pipeline import claimer, reaper, reconciler, scheduler, settler
-from sendonce.pipeline.attempt import Attempted, Claim
+from sendonce.pipeline.attempt import Attempted, Claim, Settled
 from sendonce.pipeline.record import Line, lines_of
 from sendonce.ports.store import (
     Delivery,
@@ -321,6 +321,10 @@ class World:
 
     def settle(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> list[State]:
         """Settle what calls returned, in one unit; the states after it, in order of delivery ids."""
+        return [each.state for each in self.settled(outcomes)]
+
+    def settled(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> list[Settled]:
+        """The same, with all that is said of each."""
         steady = self.store.steady()
         attempts = [Attempted(claim, outcome, claim.slot_at, steady) for claim, outcome in outcomes]
         return self.write(

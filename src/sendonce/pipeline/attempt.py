@@ -7,6 +7,7 @@ once it is settled. What is lost with the process in between is what the reaper 
 from __future__ import annotations
 
 from sendonce.core.delivery import Channel
+from sendonce.core.lifecycle import State
 from sendonce.core.outcome import Outcome
 from sendonce.core.value import value
 from sendonce.ports.provider import Message
@@ -53,3 +54,13 @@ class Attempted:
     outcome: Outcome
     started_at: int
     ended_at: int
+
+
+@value
+class Settled:
+    """What an outcome brought: the state after it, and whether the delivery came there by it (`moved`) or
+    stood there before."""
+
+    attempt: Attempted
+    state: State
+    moved: bool

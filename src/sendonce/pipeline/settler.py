@@ -36,7 +36,7 @@ from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.retry import WAIT_MAX_S, wait_s
 from sendonce.core.value import value
 from sendonce.moves import move_on, note
-from sendonce.pipeline.attempt import Attempted, Claim
+from sendonce.pipeline.attempt import Attempted, Claim, Settled
 from sendonce.ports.store import Course, Delivery, Move, Tx
 from sendonce.telemetry import tell
 from sendonce.withdrawal import withdraw_refused
@@ -44,8 +44,9 @@ from sendonce.withdrawal import withdraw_refused
 
 def settle(
     tx: Tx, attempts: Sequence[Attempted], policy: Policy, *, process: str, chance: Callable[[], float]
-) -> list[State]:
-    """Settle a group, in one unit; returns the state after each, in the order of delivery ids.
+) -> list[Settled]:
+    """Settle a group, in one unit; what each brought, by delivery ids, but for those of a store epoch before,
+    which come last, and without those whose delivery is not there.
 
     `chance` draws from [0, 1) for backoff.
     """
@@ -53,19 +54,22 @@ def settle(
     _tell_gates(tx, attempts, chance)
     _remember_refusals(tx, attempts)
     attempts, of_before = _by_epoch(tx, attempts)
-    states: list[State] = []
+    settled: list[Settled] = []
     for group in _side_by_side(sorted(attempts, key=lambda attempt: attempt.claim.delivery_id)):
         # Most rows still stand as their claims left them, and are not read again.
         untouched = [(attempt, attempt.claim.row) for attempt in group]
-        settled = _settle_current(tx, untouched, policy, process, chance)
-        left = [attempt for attempt, state in zip(group, settled, strict=True) if state is None]
+        states = _settle_current(tx, untouched, policy, process, chance)
+        left = [attempt for attempt, state in zip(group, states, strict=True) if state is None]
         late = iter(_settle_moved(tx, left, policy, process, chance) if left else ())
-        states += (next(late) if state is None else state for state in settled)
+        settled += (
+            next(late) if state is None else Settled(attempt, state, True)
+            for attempt, state in zip(group, states, strict=True)
+        )
         for attempt in group:
             if _suppresses(attempt.outcome):
                 _take_back(tx, attempt.claim, policy)
     tx.calls.close([(a.claim.account, a.claim.delivery_id, a.claim.epoch) for a in attempts])
-    return states + _settle_of_before(tx, of_before, policy, process)
+    return settled + _settle_of_before(tx, of_before, policy, process)
 
 
 def _by_epoch(tx: Tx, attempts: Sequence[Attempted]) -> tuple[list[Attempted], list[Attempted]]:
@@ -78,23 +82,23 @@ def _by_epoch(tx: Tx, attempts: Sequence[Attempted]) -> tuple[list[Attempted], l
     return known, of_before
 
 
-def _settle_of_before(tx: Tx, attempts: Sequence[Attempted], policy: Policy, process: str) -> list[State]:
+def _settle_of_before(tx: Tx, attempts: Sequence[Attempted], policy: Policy, process: str) -> list[Settled]:
     """What a call of before returns is evidence only. Its lane, if it is still known, is freed by the reaper.
 
     The id of a delivery that was lost may be another's by now, so the key decides whose outcome it is.
     """
-    states: list[State] = []
+    settled: list[Settled] = []
     for attempt in sorted(attempts, key=lambda attempt: attempt.claim.delivery_id):
         claim = attempt.claim
         found = tx.deliveries.by_keys([(claim.tenant, claim.key)])
         if found:
-            states.append(_settle_late(tx, found[0], attempt, policy, process))
+            settled.append(_settle_late(tx, found[0], attempt, policy, process))
         else:
             outcome = type(attempt.outcome).__name__.lower()
             tell(telemetry.OUTCOME_STRAY, delivery=claim.key, account=claim.account, outcome=outcome)
         if _suppresses(attempt.outcome):
             _take_back(tx, claim, policy)
-    return states
+    return settled
 
 
 def _side_by_side(attempts: Sequence[Attempted]) -> Iterator[list[Attempted]]:
@@ -207,22 +211,22 @@ def _settle_current(
 
 def _settle_moved(
     tx: Tx, attempts: Sequence[Attempted], policy: Policy, process: str, chance: Callable[[], float]
-) -> list[State]:
+) -> list[Settled]:
     """Settle outcomes of rows that somebody else has changed since the claim: noted a cancel, reaped,
     claimed again."""
     rows = {row.id: row for row in tx.deliveries.by_ids([a.claim.delivery_id for a in attempts])}
     current = [(a, rows[a.claim.delivery_id]) for a in attempts if _is_current(rows[a.claim.delivery_id], a)]
-    settled = iter(_settle_current(tx, current, policy, process, chance))
-    states: list[State] = []
+    states = iter(_settle_current(tx, current, policy, process, chance))
+    settled: list[Settled] = []
     for attempt in attempts:
         row = rows[attempt.claim.delivery_id]
         if _is_current(row, attempt):
-            state = next(settled)
+            state = next(states)
             assert state is not None, "rows locked in this unit cannot have moved"
+            settled.append(Settled(attempt, state, True))
         else:
-            state = _settle_late(tx, row, attempt, policy, process)
-        states.append(state)
-    return states
+            settled.append(_settle_late(tx, row, attempt, policy, process))
+    return settled
 
 
 def _is_current(row: Delivery, attempt: Attempted) -> bool:
@@ -327,7 +331,7 @@ def unknown(
     return _Applied(Event.UNKNOWN, after, details, budget=failures < account.retry.attempts_max)
 
 
-def _settle_late(tx: Tx, row: Delivery, attempt: Attempted, policy: Policy, process: str) -> State:
+def _settle_late(tx: Tx, row: Delivery, attempt: Attempted, policy: Policy, process: str) -> Settled:
     """An outcome whose claim is no longer the current one."""
     details: dict[str, Value] = {
         "attempt_epoch": attempt.claim.epoch,
@@ -349,9 +353,9 @@ def _settle_late(tx: Tx, row: Delivery, attempt: Attempted, policy: Policy, proc
                     account=attempt.claim.account,
                     source="late_outcome",
                 )
-            return move.standing.state
+            return Settled(attempt, move.standing.state, True)
     tx.deliveries.note([note(row, Event.LATE_OUTCOME, actor, details)])
-    return row.standing.state
+    return Settled(attempt, row.standing.state, False)
 
 
 def _remember_refusals(tx: Tx, attempts: Sequence[Attempted]) -> None:

@@ -13,11 +13,11 @@ from sendonce.core.lifecycle import ENDED, State
 from sendonce.core.outcome import Accepted, NotStarted, Throttled
 from sendonce.core.pacing import SECOND
 from sendonce.core.policy import Policy
-from sendonce.pipeline.attempt import Attempted
+from sendonce.pipeline.attempt import Attempted, Settled
 
 
-def tally(attempts: Sequence[Attempted], states: Sequence[State], policy: Policy) -> None:
-    """Count a settled group. `states`: after each, in the order of delivery ids."""
+def tally(attempts: Sequence[Attempted], settled: Sequence[Settled], policy: Policy) -> None:
+    """Count a group of calls, and what they brought: each delivery once, by the outcome that moved it."""
     ended: Counter[metrics.Labels] = Counter()
     outcomes: Counter[metrics.Labels] = Counter()
     for attempt in attempts:
@@ -38,17 +38,13 @@ def tally(attempts: Sequence[Attempted], states: Sequence[State], policy: Policy
         if attempt.started_at:
             metrics.START_LATENESS.observe(account, max(0, attempt.started_at - claim.slot_at) / SECOND)
             metrics.CALL.observe(account, max(0, attempt.ended_at - attempt.started_at) / SECOND)
-    for attempt, state in zip(sorted(attempts, key=_by_id), states, strict=False):
-        if state in ENDED or state is State.UNCERTAIN:
-            ended[attempt.claim.channel.value, state.lower()] += 1
+    for each in settled:
+        if each.moved and (each.state in ENDED or each.state is State.UNCERTAIN):
+            ended[each.attempt.claim.channel.value, each.state.lower()] += 1
     for labels, count in outcomes.items():
         metrics.ATTEMPTS.add(labels, count)
     for labels, count in ended.items():
         metrics.DISPOSITIONS.add(labels, count)
-
-
-def _by_id(attempt: Attempted) -> int:
-    return attempt.claim.delivery_id
 
 
 def _accepted(attempt: Attempted, policy: Policy) -> None:

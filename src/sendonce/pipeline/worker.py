@@ -292,7 +292,7 @@ class Worker:
         wait_s = 0.05
         while True:
             try:
-                states = await _done(
+                settled = await _done(
                     self._store.write(
                         lambda tx: settle(
                             tx, attempts, self._policy, process=self._settings.process, chance=self._chance
@@ -316,7 +316,7 @@ class Worker:
                 await self._settle(attempts[half:])
                 return
         self._held.difference_update(_name(attempt.claim) for attempt in attempts)
-        tally(attempts, states, self._policy)
+        tally(attempts, settled, self._policy)
         try:
             await self._acknowledge(attempts)
         except StoreUnavailable as error:
