@@ -7,7 +7,6 @@ which provider there is.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import secrets
@@ -30,18 +29,9 @@ from sendonce.core.pacing import SECOND
 from sendonce.core.policy import Policy
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.core.provider_event import ProviderEvent
-from sendonce.held import Hold, hold_of
 from sendonce.metrics import FORECAST_MISSES, Sample
 from sendonce.pipeline.alarm import (
-    FORECAST_S,
-    LOOK_S,
     Coming,
-    Overdue,
-    Stranded,
-    overdue,
-    overruled,
-    sound,
-    stranded,
     warn,
 )
 from sendonce.pipeline.carrier import Carrier
@@ -52,17 +42,11 @@ from sendonce.pipeline.forecast import forecast
 from sendonce.pipeline.gauges import gauges
 from sendonce.pipeline.given import Hands
 from sendonce.pipeline.hand_in import Together
-from sendonce.pipeline.handed_in import OutboxView, outbox
-from sendonce.pipeline.heartbeat import BEAT_AGAIN_S, Heartbeat, Name
-from sendonce.pipeline.leader import Leader
-from sendonce.pipeline.pruner import LOOK_S as PRUNE_LOOK_S
-from sendonce.pipeline.pruner import PAGE as PRUNE_PAGE
-from sendonce.pipeline.pruner import prune
 from sendonce.pipeline.pulse import Pulse
 from sendonce.pipeline.restore import hold_everything
 from sendonce.pipeline.retention import Retention, bury_nowhere
 from sendonce.pipeline.returned_mail import ReturnedMail
-from sendonce.pipeline.scheduler import TIMER, Scheduler
+from sendonce.pipeline.scheduler import Scheduler
 from sendonce.pipeline.sealer import Sealer, refuse_unsealed
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.pipeline.zone_change import follow_zone_rules
@@ -98,8 +82,6 @@ from sendonce.providers.vonage import VonageProvider, VonageSettings
 from sendonce.providers.vonage_events import vonage_events
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.crew import idle_cores
-from sendonce.runtime.poller import Poller
-from sendonce.runtime.waker import Waker
 from sendonce.runtime.zone_rules import zone_rules
 from sendonce.signing import Ed25519Signer, Ed25519Verifier, signer_of
 from sendonce.store import sqlite
@@ -162,17 +144,6 @@ TRANSPORTS: Final = {
     "sqs": Broker("sendonce.queues.sqs", "SqsSettings", "SqsTransport"),
 }
 """Every transport by the word that `kind =` takes. Imported when it is named: who names none needs none."""
-
-RETENTION_LOOK_S: Final = 60.0
-RETENTION_LEASE_S: Final = 3 * RETENTION_LOOK_S
-
-SHOW_S: Final = 10.0
-"""How often a process that shows metrics looks at what stands in the store."""
-DUE_APART_S: Final = 0.2
-"""How often news of what is due may start a pass, each of which is kept in the run history."""
-
-APPLY_APART_S: Final = 0.1
-"""How often news of provider events may start a look: more of them come together."""
 
 
 class App:
@@ -403,170 +374,20 @@ class App:
                 source="configuration",
             )
 
-    async def run(
-        self,
-        *,
-        work: bool,
-        schedule: bool,
-        stopping: asyncio.Event,
-        role: str,
-        channels: Collection[Channel] = tuple(Channel),
-        stop_s: float = 20.0,
-        stand_by: bool = True,
-        on_error: Callable[[str, Exception], None],
-    ) -> None:
-        """Be a worker, a scheduler or both, until `stopping` is set; then end gracefully.
+    def retention(self) -> Retention:
+        """Who moves and removes what was kept long enough."""
+        return Retention(
+            self.store,
+            self.policy,
+            self.settings.keep,
+            bury=refuse_unsealed if self.settings.audit.seal else bury_nowhere,
+            overwrite=lambda: self.empty_log(wait_s=1.0),  # a stop waits for it
+        )
 
-        `stand_by`: schedule only while no other process leads. Without it two at once are harmless too.
-
-        Passes run on a thread of their own, so that a long one never holds up the senders.
-        """
-        tasks: list[asyncio.Task[None]] = []
-        stops: list[Callable[[], None]] = []
-        pulse = self.pulse
-        pulse.works, pulse.schedules = work, schedule
-        sealing: Leader | None = None
-        if schedule and self.settings.audit.seal:
-            sealer = self.sealer()  # a key that is none is told before anything has begun
-            every_s = self.settings.audit.every_s
-            sealing = Leader(self.store, "sealer", self.process, lease_s=self.policy.lease_s + every_s)
-            leads = sealing.leads
-
-            async def close_blocks() -> float:
-                return await asyncio.to_thread(lambda: sealer.step() if leads() else every_s)
-
-            seals = Poller("sealer", close_blocks, on_error=on_error)
-            tasks.append(asyncio.create_task(seals.run(), name="sealer"))
-            stops.append(seals.stop)
-        # It may have to put every reminder right for other zone rules: the loop answers meanwhile.
-        scheduler = await asyncio.to_thread(self.scheduler) if schedule else None
-        if work:
-            worker = self.worker(role=role, channels=channels, stop_s=stop_s)
-            pulse.heart, pulse.open_calls = worker.heart, worker.open_calls
-            tasks.append(asyncio.create_task(worker.run(), name="worker"))
-            stops.append(worker.stop)
-        leader: Leader | None = None
-        keeping: Leader | None = None
-        returning: Leader | None = None
-        if scheduler is not None:
-            lead = leader = Leader(self.store, "scheduler", self.process, lease_s=self.policy.lease_s)
-
-            async def one_pass() -> float:
-                if stand_by and not await asyncio.to_thread(lead.leads):
-                    return min(self.settings.pass_every_s, self.policy.lease_s / 3)
-                report = await asyncio.to_thread(scheduler.run, trigger=TIMER, stopping=stopping.is_set)
-                more = report is not None and not report.complete
-                return 0.0 if more else self.settings.pass_every_s
-
-            looks = pulse.looking(one_pass, leads=lambda: lead.led)
-            timer = Poller("scheduler", looks, on_error=on_error, again_max_s=BEAT_AGAIN_S)
-
-            def due() -> None:
-                if lead.led or not stand_by:
-                    timer.wake()
-
-            listening = self.store.listen(Waker({news.DUE: due}, apart_s=DUE_APART_S).hear)
-            stops.append(listening.close)
-            tasks.append(asyncio.create_task(timer.run(), name="scheduler"))
-            stops.append(timer.stop)
-            collector = self.collector()
-
-            async def collect() -> float:  # by those that stand by too: they share the work
-                done = await asyncio.to_thread(collector.run, stopping=stopping.is_set)
-                return self.settings.pass_every_s if done.complete else 0.0
-
-            keeping = self._keeping(tasks, stops, on_error)
-            returning = self._returning(tasks, stops, on_error)
-            taking_in = Poller("collector", collect, on_error=on_error, again_max_s=BEAT_AGAIN_S)
-            tasks.append(asyncio.create_task(taking_in.run(), name="collector"))
-            stops.append(taking_in.stop)
-            applier = self.event_applier()
-
-            async def apply() -> float:  # by all that schedule, who share the work
-                return await asyncio.to_thread(applier.step)
-
-            applying = Poller("events", apply, on_error=on_error, again_max_s=BEAT_AGAIN_S)
-            hearing = self.store.listen(Waker({news.EVENTS: applying.wake}, apart_s=APPLY_APART_S).hear)
-            stops.append(hearing.close)
-            tasks.append(asyncio.create_task(applying.run(), name="events"))
-            stops.append(applying.stop)
-        heart: Heartbeat | None = None
-        if not work:  # a worker beats for itself
-            name = Name(self.process, role, socket.gethostname(), os.getpid())
-            pulse.heart = heart = Heartbeat(self.store, name, lease_s=self.policy.lease_s)
-            beats = Poller("heartbeat", heart.beat, on_error=on_error, again_max_s=BEAT_AGAIN_S)
-            tasks.append(asyncio.create_task(beats.run(), name="heartbeat"))
-            stops.append(beats.stop)
-
-        async def alarm() -> float:
-            policy = self.policy
-
-            def look(tx: Tx) -> tuple[list[Overdue], list[Stranded], OutboxView, list[str], Hold | None]:
-                differ = overruled(tx, policy, channels) if work else []
-                return overdue(tx, policy), stranded(tx, policy), outbox(tx), differ, hold_of(tx)
-
-            sound(*await asyncio.to_thread(self.store.read, look))
-            return LOOK_S
-
-        keep_us = round(self.settings.keep.passes_s * SECOND)
-        events_us = round(self.settings.events_keep_s * SECOND)
-
-        async def forget() -> float:
-            forgotten = await asyncio.wrap_future(self.store.write(lambda tx: prune(tx, keep_us, events_us)))
-            return 1.0 if forgotten == PRUNE_PAGE else PRUNE_LOOK_S
-
-        async def foresee() -> float:
-            if leader is None or leader.led or not stand_by:
-                await asyncio.to_thread(self.foresee)
-            return FORECAST_S
-
-        async def show() -> float:
-            if self.shows and self.exposition is not None:
-                await asyncio.to_thread(self.exposition.look)
-            return SHOW_S
-
-        looks_about = [("alarm", alarm), ("pruner", forget), ("metrics", show)]
-        if schedule:
-            looks_about.append(("forecast", foresee))
-        for beside, step in looks_about:
-            poller = Poller(beside, step, on_error=on_error)
-            tasks.append(asyncio.create_task(poller.run(), name=beside))
-            stops.append(poller.stop)
-        stopper = asyncio.create_task(stopping.wait(), name="stopping")
-        await asyncio.wait({stopper, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        pulse.stopping = True
-        for stop in stops:
-            stop()
-        stopper.cancel()
-        await asyncio.gather(*tasks)
-        for each in (leader, sealing, keeping, returning):
-            if each is not None:
-                await asyncio.to_thread(each.resign)
-        if heart is not None:
-            await heart.sign_off()
+    async def close_providers(self) -> None:
+        """Give up their connections, on the loop that used them. Idempotent."""
         for provider in self._providers.values():
             await provider.close()
-
-    def _returning(
-        self,
-        tasks: list[asyncio.Task[None]],
-        stops: list[Callable[[], None]],
-        on_error: Callable[[str, Exception], None],
-    ) -> Leader | None:
-        """Bounces that come as mail, in one process that schedules; who leads in it."""
-        returned = self.returned_mail()
-        if returned is None:
-            return None
-        every_s = self.settings.bounces.every_s
-        lead = Leader(self.store, "bounces", self.process, lease_s=max(RETENTION_LEASE_S, 3 * every_s))
-
-        async def look() -> float:
-            return await asyncio.to_thread(lambda: returned.step() if lead.leads() else every_s)
-
-        poller = Poller("bounces", look, on_error=on_error, again_max_s=every_s)
-        tasks.append(asyncio.create_task(poller.run(), name="bounces"))
-        stops.append(poller.stop)
-        return lead
 
     @cached_property
     def exposition(self) -> Exposition | None:
@@ -599,34 +420,6 @@ class App:
                 if each.missed
             ]
         )
-
-    def _keeping(
-        self,
-        tasks: list[asyncio.Task[None]],
-        stops: list[Callable[[], None]],
-        on_error: Callable[[str, Exception], None],
-    ) -> Leader:
-        """Retention, in one process that schedules; who leads in it."""
-        lead = Leader(self.store, "retention", self.process, lease_s=RETENTION_LEASE_S)
-        bury = refuse_unsealed if self.settings.audit.seal else bury_nowhere
-        retention = Retention(
-            self.store,
-            self.policy,
-            self.settings.keep,
-            bury=bury,
-            overwrite=lambda: self.empty_log(wait_s=1.0),  # a stop waits for it
-        )
-
-        def step() -> float:
-            return retention.step() if lead.leads() else RETENTION_LOOK_S
-
-        async def keep() -> float:
-            return await asyncio.to_thread(step)
-
-        poller = Poller("retention", keep, on_error=on_error)
-        tasks.append(asyncio.create_task(poller.run(), name="retention"))
-        stops.append(poller.stop)
-        return lead
 
     def empty_log(self, *, wait_s: float = 10.0) -> bool:
         """See that what was erased is in no file of the store's own: whether it is. On PostgreSQL that is for

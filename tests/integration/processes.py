@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sendonce.app import App
 from sendonce.config import load
+from sendonce.service import serve
 
 LEASE_S = 2.0
 
@@ -40,7 +41,8 @@ def _run(config: Path, role: str) -> None:
     async def until_terminated() -> None:
         stopping = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-        await app.run(
+        await serve(
+            app,
             work=role == "worker",
             schedule=role == "scheduler",
             stopping=stopping,

@@ -12,6 +12,7 @@ from sendonce.app import App
 from sendonce.pipeline import leader
 from sendonce.pipeline.leader import Leader
 from sendonce.pipeline.scheduler import Scheduler
+from sendonce.service import serve
 from tests.integration.world import World
 from tests.unit.test_app import BASE
 
@@ -84,7 +85,8 @@ def test_a_scheduler_beside_the_leader_publishes_only_when_it_does_not_stand_by(
 
         monkeypatch.setattr(Leader, "leads", asked)
         monkeypatch.setattr(Scheduler, "run", lambda self, **_: turn("published"))
-        await app.run(
+        await serve(
+            app,
             work=False,
             schedule=True,
             stopping=stopping,

@@ -12,6 +12,7 @@ import pytest
 import sendonce
 from sendonce.app import App
 from sendonce.config import load
+from sendonce.service import serve
 from tests.e2e.command_line import Folder, wait_for
 from tests.integration.outbox_world import OutboxWorld, reminder
 from tests.integration.test_client import CONFIG
@@ -50,7 +51,8 @@ def test_every_scheduler_takes_in_while_it_runs(shop: OutboxWorld, folder: Folde
     async def run(app: App) -> None:
         stopping = asyncio.Event()
         running = asyncio.create_task(
-            app.run(
+            serve(
+                app,
                 work=False,
                 schedule=True,
                 stopping=stopping,
@@ -103,7 +105,7 @@ def test_a_drain_takes_in_all_before_it_looks_at_what_is_left(
     async def at_work(app: App, **_: Any) -> None:
         left.append(shop.waiting())
 
-    monkeypatch.setattr(App, "run", at_work)
+    monkeypatch.setattr("sendonce.cli.run.serve", at_work)
     folder.run("drain")
     assert left == [0]
 

@@ -31,6 +31,7 @@ from sendonce.core.lifecycle import State
 from sendonce.pipeline.record import lines_of
 from sendonce.pipeline.verify import verify
 from sendonce.runtime.clock import SystemClock
+from sendonce.service import serve
 from sendonce.store.migrate import migrations
 from sendonce.store.postgres import PostgresStore, open_store
 from sendonce.testing.postgres_server import PostgresServer
@@ -306,7 +307,8 @@ def at_work(app: App) -> Iterator[None]:
     async def run() -> None:
         stopping = asyncio.Event()
         loops.set_result((asyncio.get_running_loop(), stopping))
-        await app.run(
+        await serve(
+            app,
             work=True,
             schedule=True,
             stopping=stopping,

@@ -22,6 +22,7 @@ from sendonce.core.lifecycle import State
 from sendonce.pipeline.templates import add_sources
 from sendonce.providers.postmark import PostmarkProvider
 from sendonce.render import TemplateSource
+from sendonce.service import serve
 from sendonce.testing.sandbox import SandboxClient, SandboxSettings, sandbox_in_thread
 from tests.integration.service import WITHIN_S, states
 
@@ -135,7 +136,8 @@ def deliver(account: str, sandbox: SandboxClient, tmp_path: Path) -> Counter[Sta
 async def work(app: App) -> None:
     stopping, failed = asyncio.Event(), list[str]()
     running = asyncio.create_task(
-        app.run(
+        serve(
+            app,
             work=True,
             schedule=True,
             stopping=stopping,

@@ -25,6 +25,7 @@ from sendonce.pipeline.scheduler import Scheduler
 from sendonce.pipeline.templates import add_sources
 from sendonce.ports.store import Delivery, Tx
 from sendonce.render import TemplateSource
+from sendonce.service import serve
 from sendonce.store import writer
 from sendonce.testing.conformance.store import Ear
 
@@ -124,7 +125,8 @@ class Place:
         parts = [(self.scheduler, {"schedule"}), (self.worker, {"work"})] if apart else []
         running = [
             asyncio.create_task(
-                app.run(
+                serve(
+                    app,
                     work="work" in does,
                     schedule="schedule" in does,
                     stopping=stopping,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest
 from sendonce import config
 from sendonce.app import App
 from sendonce.core.errors import ConfigError
-from sendonce.pipeline.pruner import prune
-from sendonce.ports.store import Process, Tx
 
 BASE = """
 [store]
@@ -91,39 +88,6 @@ def test_a_store_on_postgresql_without_its_extra_says_what_to_install(
     text = BASE.format(account='lanes = 5\nkey_window = "24h"').replace("sqlite:///x.db", postgres_url)
     with pytest.raises(ConfigError, match=r"pip install 'sendonce\[postgres\]'"):
         _ = App(config.parse(text, tmp_path / "sendonce.toml", {})).store
-
-
-def test_a_process_that_stays_forgets_what_ended_long_ago(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failed: list[str] = []
-
-    async def work_until_pruned(app: App) -> None:
-        stopping, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def prune_once(tx: Tx, keep_us: int, events_us: int) -> int:
-            loop.call_soon_threadsafe(stopping.set)
-            return prune(tx, keep_us, events_us)
-
-        monkeypatch.setattr("sendonce.app.prune", prune_once)
-        async with asyncio.timeout(10.0):
-            await app.run(
-                work=False,
-                schedule=True,
-                stopping=stopping,
-                role="scheduler",
-                on_error=lambda stage, error: failed.append(stage),
-            )
-
-    with opened(tmp_path, 'lanes = 5\nkey_window = "24h"') as app:
-        old = Process("old", "drain", "sms", "host", 1, 1, 1, 0, stopped=True)
-        app.store.write(lambda tx: tx.processes.beat(old)).result()
-        asyncio.run(work_until_pruned(app))
-        left = [
-            row["id"]
-            for row in app.store.read(lambda tx: tx.rows("view_processes", since=0, steady=0, limit=9))
-        ]
-    assert (left, failed) == ([app.process], [])
 
 
 def test_only_who_works_puts_its_limits_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ from sendonce.core.errors import ConfigError, InvalidInput, StoreError
 from sendonce.core.health import Vitals, lacks_of, phase_of
 from sendonce.ports.store import Tx
 from sendonce.runtime.health import Address, HealthServer, Report, parse_address
+from sendonce.service import serve
 from sendonce.telemetry import fault, tell
 
 if TYPE_CHECKING:
@@ -326,7 +327,8 @@ async def _work(shell: Shell, work: _Work, watch: Watch, stop_s: float) -> Exit:
             await asyncio.to_thread(_take_in, shell.app.collector(), stopping.is_set)
         watching = asyncio.create_task(_watch(screen, watch, work, stopping), name="watch")
         try:
-            await shell.app.run(
+            await serve(
+                shell.app,
                 work=work.work,
                 schedule=work.schedule,
                 stopping=stopping,

@@ -19,6 +19,7 @@ from typing import Final
 from sendonce import telemetry
 from sendonce.app import App
 from sendonce.pipeline.worker import tell_of
+from sendonce.service import serve
 from sendonce.testing.drill.stage import Stage
 from sendonce.testing.transport import Faults, UnreliableQueue
 
@@ -103,7 +104,8 @@ async def _until_asked_to_stop(app: App, role: str) -> None:
     if role == HINTED:
         await _hinted(app, stopping)
         return
-    await app.run(
+    await serve(
+        app,
         work=role == WORKER,
         schedule=role == SCHEDULER,
         stopping=stopping,
