@@ -415,6 +415,19 @@ def test_entries_that_are_no_json_crash_nothing(store: Store, path: str) -> None
         assert [fault.key for fault in found] == [KEY], text
 
 
+@pytest.mark.sqlite_only
+@pytest.mark.parametrize("place", ["ledger SET body", "delivery SET head", "delivery SET receipt"])
+def test_bytes_that_are_no_text_are_told_and_the_rest_is_checked(store: Store, path: str, place: str) -> None:
+    """SQLite hands out as a text whatever stands there, and one flipped bit leaves no UTF-8."""
+    id_ = "delivery_id" if place.startswith("ledger") else "id"
+    assert tamper(path, f"UPDATE {place} = CAST(x'8122' AS TEXT) WHERE {id_} = {LEDGER}")
+    verified = verify(store)
+    (fault,) = verified.faults
+    assert "not UTF-8" in fault.what
+    assert "restore the last backup" in fault.what
+    assert verified.deliveries == 10
+
+
 def test_many_deliveries_go_in_spans_and_faults_are_bounded(tmp_path: Path) -> None:
     path = str(tmp_path / "store.db")
     world = World("K", path=path)

@@ -367,6 +367,11 @@ class translated:  # noqa: N801 (reads as a clause)
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, apsw.Error):
             raise _ours(error, self._path) from error
+        if isinstance(error, UnicodeDecodeError):  # SQLite hands out any bytes as a text
+            raise StoreMismatch(
+                f"{self._path} holds a text that is not UTF-8 ({error.reason}): restore the last backup; "
+                "the file was not changed"
+            ) from error
 
 
 def _ours(error: apsw.Error, path: str) -> StoreError:
