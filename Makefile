@@ -15,7 +15,7 @@ demo: $(READY) ## see a thousand reminders go out once each, through limits, los
 	@$(BIN)/sendonce demo
 
 test: $(READY) ## run the tests; ARGS="-k pacing" narrows them
-	@$(BIN)/pytest --numprocesses auto --ignore tests/brokers $(ARGS)
+	@$(BIN)/pytest --numprocesses auto $(ARGS)
 
 test-brokers: $(READY) ## hints over private RabbitMQ, NATS and SQS servers, killed and exchanged meanwhile
 	@$(BIN)/python -m tests.brokers.servers
