@@ -1,4 +1,5 @@
-"""What `docs/postgresql.md` grants to the user of the processes is enough, and is not too much."""
+"""What the user of the processes is granted (`docs/postgresql.md`, `deploy/postgresql/rights.sql`) is enough,
+and is not too much."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ from tests.integration import world
 from tests.integration.places import OneStorePlace
 from tests.integration.world import World
 
-PAGE = Path(__file__).parents[2] / "docs/postgresql.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/postgresql.md"
+RIGHTS = ROOT / "deploy/postgresql/rights.sql"
 pytestmark = pytest.mark.sqlite_only  # it chooses its own place
 
 
@@ -39,8 +42,10 @@ def url(postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Ite
     name = "least_privilege"
     owner = postgres_server.create_database(name)
     open_store(owner, VirtualClock(), inline=True, server_clock=False).close()
-    (granting,) = re.findall(r"```sql\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    postgres_server.execute(granting, name)
+    (making,) = re.findall(r"```sql\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    postgres_server.execute(making, name)
+    for _ in range(2):  # it is run again after each new version
+        postgres_server.execute(RIGHTS.read_text("utf-8"), name)
     place = OneStorePlace(postgres_server.url(name, user="sendonce_app"))
     monkeypatch.setattr(world, "place", place)
     yield postgres_server.url(name, user="sendonce_app")

@@ -14,13 +14,17 @@ import promql_parser
 import pytest
 import yaml
 
+from sendonce.cli import slo as cli
 from sendonce.core.alert import Rule, rules, rules_text
 from sendonce.core.delivery import Channel
+from sendonce.core.errors import InvalidInput
 from sendonce.core.objective import Kept, Objective, Objectives
 from sendonce.metrics import METRICS, Histogram
 from tests.integration.world import account_of, policy_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "operate" / "alerts.md").read_text("utf-8")
+OPERATE = Path(__file__).parents[2] / "docs" / "operate"
+PAGES = {file.stem: file.read_text("utf-8") for file in sorted((OPERATE / "alerts").glob("*.md"))}
+RUNBOOK = "https://runbook.example.com/{page}"
 POLICY = policy_of(account_of("K"), account_of("N"))
 RULES = rules(POLICY)
 
@@ -30,7 +34,7 @@ def named(alert: str, channel: str = "") -> Rule:
 
 
 def test_the_file_is_whole() -> None:
-    document: Any = yaml.safe_load(rules_text(POLICY, runbook="https://runbook.example.com/alerts"))
+    document: Any = yaml.safe_load(rules_text(POLICY, runbook=RUNBOOK))
     (group,) = document["groups"]
     assert set(document) == {"groups"}
     assert group["name"] == "sendonce"
@@ -40,7 +44,7 @@ def test_the_file_is_whole() -> None:
         assert (made["alert"], made["expr"]) == (rule.alert, rule.expression)
         assert re.fullmatch(r"\d+s", made.get("for", "1s"))
         assert made["labels"]["severity"] in ("page", "ticket")
-        assert made["annotations"]["runbook_url"] == f"https://runbook.example.com/alerts#{rule.page}"
+        assert made["annotations"]["runbook_url"] == f"https://runbook.example.com/{rule.page}"
         assert made["annotations"]["summary"] == rule.summary
     told_apart = [(rule.alert, rule.channel) for rule in RULES]
     assert len(set(told_apart)) == len(told_apart)
@@ -62,14 +66,35 @@ def test_each_query_is_one_and_names_metrics_with_labels_that_exist(rule: Rule) 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.alert}-{rule.channel}")
 def test_each_alert_has_its_page_which_says_what_to_look_at_and_to_do(rule: Rule) -> None:
-    page = PAGE.partition(f"\n## {rule.page}\n")[2].partition("\n## ")[0]
-    assert f"**{rule.alert}** ({rule.severity})" in page
-    assert "\nLook: " in page
-    assert "\nDo: " in page
+    page = PAGES[rule.page]
+    title, kind, *_ = (line for line in page.splitlines() if line)
+    assert title == f"# {rule.alert}"
+    assert kind.startswith(f"**{rule.severity}**, ")
+    assert ("for each channel" in kind) is bool(rule.channel)
+    assert re.findall(r"^## (.+)$", page, re.MULTILINE) == [
+        "What it means", "Look", "Do", "Do not", "It ends",
+    ]  # fmt: skip
+    parts = re.split(r"^## .+\n", page, flags=re.MULTILINE)[1:]
+    assert all(part.strip() for part in parts)
 
 
-def test_no_page_is_of_an_alert_that_is_none() -> None:
-    assert set(re.findall(r"^## (\S+)$", PAGE, re.MULTILINE)) == {rule.page for rule in RULES}
+def test_every_alert_has_a_page_and_a_line_in_their_list_and_every_page_an_alert() -> None:
+    alerts = {(rule.alert, rule.page, rule.severity) for rule in RULES}
+    assert set(PAGES) == {page for _, page, _ in alerts}
+    listed = (OPERATE / "alerts.md").read_text("utf-8")
+    assert set(re.findall(r"^\| \[(\w+)\]\(alerts/(\S+)\.md\) \| (\w+) \|", listed, re.MULTILINE)) == alerts
+
+
+def test_without_another_address_an_alert_names_its_page_in_this_repository() -> None:
+    document: Any = yaml.safe_load(rules_text(POLICY, runbook=cli.RUNBOOK))
+    named = {rule["annotations"]["runbook_url"] for rule in document["groups"][0]["rules"]}
+    assert named == {f"docs/operate/alerts/{page}.md" for page in PAGES}
+
+
+@pytest.mark.parametrize("runbook", ["", "https://wiki.example.com/alerts", "{page}\n- alert: x"])
+def test_an_address_that_names_no_page_is_refused(runbook: str) -> None:
+    with pytest.raises(InvalidInput, match=r"must be one line that holds \{page\}"):
+        rules_text(POLICY, runbook=runbook)
 
 
 def test_bounds_are_the_objectives_own() -> None:
@@ -87,7 +112,7 @@ def test_promtool_takes_it_where_there_is_one(tmp_path: Path) -> None:
     """Where there is none, what is above holds all the same."""
     promtool = os.environ.get("SENDONCE_PROMTOOL") or shutil.which("promtool")
     file = tmp_path / "rules.yml"
-    file.write_text(rules_text(POLICY, runbook="alerts.md"), encoding="utf-8")
+    file.write_text(rules_text(POLICY, runbook=RUNBOOK), encoding="utf-8")
     if promtool is not None:
         done = subprocess.run(
             [promtool, "check", "rules", str(file)], capture_output=True, text=True, check=False

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sendonce.pipeline.forecast import AccountForecast, Forecast
     from sendonce.pipeline.objectives import ChannelKept, ObjectivesReport
 
-RUNBOOK: Final = "docs/operate/alerts.md"
+RUNBOOK: Final = "docs/operate/alerts/{page}.md"
 BURSTS_SHOWN: Final = 5
 
 
@@ -189,7 +189,10 @@ def rules(
         Path | None, typer.Option("--output", metavar="FILE", help="Into this file; otherwise to stdout.")
     ] = None,
     runbook: Annotated[
-        str, typer.Option("--runbook", metavar="URL", help="Where your people read what an alert means.")
+        str,
+        typer.Option(
+            "--runbook", metavar="URL", help="Where your people read what an alert means; {page} is its page."
+        ),
     ] = RUNBOOK,
 ) -> None:
     """Write alert rules for Prometheus, made from the objectives of each channel."""
@@ -197,7 +200,7 @@ def rules(
     from sendonce.core.alert import rules_text
 
     policy = shell.app.policy
-    text = rules_text(policy, runbook=runbook)
+    text = rules_text(policy, runbook=runbook, field="--runbook")
     named = [{"alert": rule.alert, "expr": rule.expression, "page": rule.page} for rule in made(policy)]
     if output is not None:
         try:

@@ -85,7 +85,7 @@ def backup(
     shell.screen.document({"backup": str(file), "bytes": size, "taken_at": taken_at, "epoch": epoch + 1})
     shell.screen.say(f"{file}: {size:,} bytes, checked", style=GOOD)
     shell.screen.say(
-        "restored, it sends nothing until it is released: see Restore in docs/operating.md", style=QUIET
+        "restored, it sends nothing until it is released: see docs/operate/backup.md", style=QUIET
     )
 
 
@@ -98,7 +98,7 @@ def hold(shell: Shell, reason: Reason) -> None:
         {"held": str(standing), "at": standing.at, "lost_from_at": standing.lost_from or None}
     )
     shell.screen.say(f"the store is held: {standing}", style=CARE)
-    shell.screen.say("`sendonce db released --preview` says what it may have lost", style=QUIET)
+    shell.screen.say("`sendonce db released --reason WHY --preview` says what it may have lost", style=QUIET)
 
 
 def released(

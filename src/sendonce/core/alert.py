@@ -1,8 +1,9 @@
 """Alert rules for Prometheus, made from the objectives of each channel. Pure.
 
-Each says that somebody must act, and names the page that says how. None of them looks at how much waits: a
-deep line that will be gone in time is no trouble, and a short one that does not move is. What comes from the
-store is the same in every process that shows it, so it is taken once (`max`); what processes count is added.
+Each says that somebody must act, and names the page that says how (docs/operate/alerts/). None of them looks
+at how much waits: a deep line that will be gone in time is no trouble, and a short one that does not move is.
+What comes from the store is the same in every process that shows it, so it is taken once (`max`); what
+processes count is added.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from sendonce.core.duration import say_duration
+from sendonce.core.errors import InvalidInput
 from sendonce.core.policy import ChannelPolicy, Policy
 
 PAGE_: Final = "page"
 TICKET: Final = "ticket"
+PAGE_NAME: Final = "{page}"
+"""Stands in the address of the runbook for the name of an alert's page."""
 PASS_GAP_S: Final = 300.0
 GATE_CLOSED_S: Final = 900.0
 SEAL_AGE_S: Final = 3_600.0
@@ -24,7 +28,7 @@ SEAL_AGE_S: Final = 3_600.0
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One alert. `for_s`: how long it must hold; `page`: its part of the runbook; `channel`: whose it is,
+    """One alert. `for_s`: how long it must hold; `page`: its page of the runbook; `channel`: whose it is,
     "" the installation's."""
 
     alert: str
@@ -160,8 +164,17 @@ def _installation() -> Iterator[Rule]:
     )
 
 
-def rules_text(policy: Policy, *, runbook: str) -> str:
-    """A rules file for Prometheus. `runbook`: the address of the page that `Rule.page` is a part of."""
+def rules_text(policy: Policy, *, runbook: str, field: str = "runbook") -> str:
+    """A rules file for Prometheus. `runbook`: the address of an alert's page, `{page}` for its name.
+
+    Raises `InvalidInput` where that could not be told apart, or is no line of text.
+    """
+    if PAGE_NAME not in runbook or not runbook.isprintable():
+        raise InvalidInput(
+            f"{field} {runbook!r:.200} must be one line that holds {PAGE_NAME}, where each alert's own page "
+            f"goes: write https://wiki.example.com/sendonce/{PAGE_NAME}",
+            field=field,
+        )
     lines = ["# Made by `sendonce slo rules` from the objectives of sendonce.toml.", "groups:"]
     lines += ["  - name: sendonce", "    rules:"]
     for rule in rules(policy):
@@ -174,6 +187,6 @@ def rules_text(policy: Policy, *, runbook: str) -> str:
             *([f"          channel: {rule.channel}"] if rule.channel else []),
             "        annotations:",
             f"          summary: {json.dumps(rule.summary)}",
-            f"          runbook_url: {json.dumps(f'{runbook}#{rule.page}')}",
+            f"          runbook_url: {json.dumps(runbook.replace(PAGE_NAME, rule.page))}",
         ]
     return "\n".join(lines) + "\n"

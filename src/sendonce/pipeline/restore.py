@@ -87,7 +87,7 @@ class Reconciled:
 
 def hold_everything(tx: Tx) -> None:
     """One unit, in the copy: hold it, and raise the store epoch."""
-    hold(tx, RESTORED, reason="a backup: see Restore in docs/operating.md", actor=ACTOR)
+    hold(tx, RESTORED, reason="a backup: see docs/operate/backup.md", actor=ACTOR)
     tx.set_meta("epoch", str(int(tx.meta("epoch") or 0) + 1))
 
 

@@ -453,7 +453,7 @@ class _Model:
             return
         copy = world.copy
         # What a person did in the lost span that put another text on its way, or a dead letter, cannot be
-        # known again (docs/operating.md says so).
+        # known again (docs/operate/backup.md says so).
         if copy.standing.state in lifecycle.OPEN and copy.standing.version == standing.version:
             yield (
                 "the other server takes over",

@@ -126,6 +126,11 @@ class PostgresServer:
         return f"postgresql://{user}@/{database}?host={quote(str(self.folder), safe='')}"
 
     @property
+    def programs(self) -> Path:
+        """The folder of its programs: `psql`, `pg_basebackup` and the others."""
+        return self._binaries
+
+    @property
     def pid(self) -> int:
         """Of the first process, the parent of all others. Raises `StoreUnavailable` when it is down."""
         process = self._process()
