@@ -135,15 +135,23 @@ class Client:
         reminder: str = "",
         customer: str = "",
         group: str = "",
+        import_number: int = 0,
         preview: bool = False,
     ) -> Cancellation:
-        """Take back what one of the four names; the answer is true for each delivery.
+        """Take back what one of the five names; the answer is true for each delivery. An import means what
+        it created.
 
         `preview` answers the same and changes nothing. Raises `NotFound` where nothing has that name, and
         `InvalidInput` where not exactly one is given or the reason is empty.
         """
         selection = selected(
-            {By.DELIVERY: delivery, By.REMINDER: reminder, By.CUSTOMER: customer, By.GROUP: group},
+            {
+                By.DELIVERY: delivery,
+                By.REMINDER: reminder,
+                By.CUSTOMER: customer,
+                By.GROUP: group,
+                By.IMPORT: str(import_number or ""),
+            },
             self._tenant,
         )
         if self._remote is not None:

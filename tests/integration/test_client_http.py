@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +18,12 @@ from sendonce import remote as module
 from sendonce.core.access import Scope
 from sendonce.core.errors import ConfigError, InvalidInput, NotFound, Refused, StoreUnavailable
 from sendonce.core.lifecycle import State
+from sendonce.core.reminder import COLUMNS
+from sendonce.pipeline.importer import import_rows
 from sendonce.pipeline.intake import Verdict
 from sendonce.pipeline.story import Story
 from sendonce.remote import Remote
+from sendonce.table_file import TableFile
 from tests.integration.api_world import Api, reminder, served
 
 
@@ -107,6 +111,18 @@ def test_cancel_answers_truly_and_a_preview_changes_nothing(client: Client) -> N
     assert (done.changed, done.counts) == (2, {"cancelled": 2})
     assert {(answer.state, answer.changed) for answer in done.answers} == {(State.CANCELLED, True)}
     assert client.cancel(group="stop", reason="paid").changed == 0
+
+
+def test_what_an_import_created_is_taken_back_by_its_number(api: Api, client: Client) -> None:
+    rows = "reminder,customer,email,due,template,name\n" + "".join(
+        f"list-{n},c-1,ann@example.com,in 2h,hello,Ann\n" for n in (1, 2)
+    )
+    app = api.app
+    table = TableFile(io.BytesIO(rows.encode()), COLUMNS)
+    number = import_rows(app.store, app.policy, table, actor="test", book=app.book).import_id
+    local = Client.of(api.app)
+    assert local.cancel(import_number=number, reason="wrong list", preview=True).changed == 2
+    assert client.cancel(import_number=number, reason="wrong list").counts == {"cancelled": 2}
 
 
 def test_errors_are_those_of_the_store(api: Api, client: Client) -> None:
