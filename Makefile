@@ -77,6 +77,9 @@ lock: ## pin what pyproject.toml asks for, with hashes, into requirements/
 		--output-file requirements/dev.lock > build/tools/log
 	@$(COMPILE) --group lock --output-file requirements/tools.lock > build/tools/log
 	@$(COMPILE) --group contract --output-file requirements/contract.lock > build/tools/log
+	@$(COMPILE) pyproject.toml --group neighbours --constraint requirements/runtime.lock \
+		--output-file requirements/neighbours.lock > build/tools/log
+	@$(COMPILE) --group airflow --output-file requirements/airflow.lock > build/tools/log
 
 upgrade: UPGRADE := --upgrade
 upgrade: lock ## the same, with the newest releases

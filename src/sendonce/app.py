@@ -55,6 +55,7 @@ from sendonce.ports.events import EventSource
 from sendonce.ports.provider import Provider
 from sendonce.ports.queue import Queue, Transport
 from sendonce.ports.returned_mail import Reading
+from sendonce.ports.sink import Sink
 from sendonce.ports.store import Store, Tx
 from sendonce.providers.console import ConsoleProvider, ConsoleSettings
 from sendonce.providers.file import FileProvider, FileSettings
@@ -269,6 +270,19 @@ class App:
     def feed(self) -> Feed:
         """What applications are told of their deliveries."""
         return Feed(self.store)
+
+    def kafka(self) -> Sink | None:
+        """The cluster that the feed is handed on to; None: there is none. Nothing is opened yet. Raises
+        `ConfigError` where the extra `kafka` is missing."""
+        if not self.settings.kafka.servers:
+            return None
+        try:
+            from sendonce.sinks.kafka import KafkaSink
+        except ImportError as error:
+            raise ConfigError(
+                f"[kafka] needs the extra `kafka` ({error}): pip install 'sendonce[kafka]'"
+            ) from None
+        return KafkaSink(self.settings.kafka)
 
     def mailbox(self) -> ImapMailbox | None:
         """Where bounces come to as mail; None: nowhere. Raises `ConfigError` for a `ca_file` that is none."""

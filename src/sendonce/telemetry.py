@@ -369,6 +369,13 @@ TRANSPORT_AWAY: Final = Event(
     ("transport", "error", "at"),
 )
 TRANSPORT_BACK: Final = Event("transport_back", "The broker answers again.", INFO, ("transport", "away_s"))
+SINK_AWAY: Final = Event(
+    "sink_away",
+    "What the feed is handed on to does not confirm. The page is given again; nothing is skipped.",
+    ERROR,
+    ("sink", "why"),
+)
+SINK_BACK: Final = Event("sink_back", "It confirms again.", INFO, ("sink",))
 TRANSPORT_SWITCHED: Final = Event(
     "transport_switched", "Hints are carried by another transport from now on.", INFO, ("before", "transport")
 )

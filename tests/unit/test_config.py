@@ -479,6 +479,15 @@ def test_a_wrong_value_is_told_with_its_place_rule_and_fix(old: str, new: str, s
             "[bounces]\nimap='h'\nusername='u'\npassword='env:PW'\nsecurity='none'",
             '[bounces] security must be "tls" or "starttls": a password must not travel in clear to h',
         ),
+        ("[kafka]\nusername='u'", "[kafka] servers is missing: write where the cluster is"),
+        ("[kafka]\nservers='k:9093'\nusername='u'", "[kafka] password must be written: a login needs"),
+        ("[kafka]\nservers='k:9093,k2'", "[kafka] servers = 'k:9093,k2' must be HOST:PORT, with commas"),
+        ("[kafka]\nservers='k:99999'", "[kafka] servers = 'k:99999' must be HOST:PORT, with commas"),
+        ("[kafka]\nservers='k:9093'\ntopic='a b'", "[kafka] topic = 'a b' must be letters, digits"),
+        (
+            "[kafka]\nservers='localhost:1,k:2'\nusername='u'\npassword='env:PW'\nsecurity='none'",
+            '[kafka] security must be "tls": a login must not travel in clear',
+        ),
         (
             "[api]\npublic_url='http://us.example.com'",
             "[api] public_url = 'http://us.example.com' must be https",
@@ -518,6 +527,21 @@ def test_the_mailbox_of_bounces_is_read_like_everything_else() -> None:
     )
     assert bounces.password.reveal() == "hunter2"
     assert "hunter2" not in repr(bounces)
+
+
+def test_a_cluster_for_the_feed_is_read_like_everything_else() -> None:
+    assert read(SMALL).kafka.servers == ""
+    more = "[kafka]\nservers='k-1:9093, k-2:9093'\nusername='u'\npassword='env:PW'\n"
+    kafka = read(SMALL + more, PW="hunter2").kafka
+    assert (kafka.servers, kafka.topic, kafka.security, kafka.mechanism, kafka.timeout_s) == (
+        "k-1:9093, k-2:9093",
+        "sendonce.events",
+        "tls",
+        "scram-sha-512",
+        20.0,
+    )
+    assert kafka.password.reveal() == "hunter2"
+    assert "hunter2" not in repr(kafka)
 
 
 def test_an_account_carries_one_channel() -> None:

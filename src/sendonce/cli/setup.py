@@ -31,6 +31,7 @@ from sendonce.core.lifecycle import State
 from sendonce.core.pacing import SECOND, Limit
 from sendonce.core.routing import Route, account_for
 from sendonce.ports.returned_mail import MailboxUnavailable
+from sendonce.ports.sink import SinkUnavailable
 from sendonce.runtime.health import parse_address, why_not
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def check(shell: Shell) -> Exit:
     findings += _events(shell.app)
     findings += asyncio.run(_transports(shell.app))
     findings += _bounces(shell.app)
+    findings += _kafka(shell.app)
     findings += _objectives(settings)
     lost = shell.read(lambda tx: stranded(tx, shell.policy))
     findings += [Finding(f"account {each.account}", "bad", str(each)) for each in lost]
@@ -248,6 +250,24 @@ async def _transport(transport: Transport) -> Finding:
         return Finding(part, "bad", f"no answer within {CHECK_S:.0f} s: check url and firewall")
     finally:
         await transport.close()
+
+
+def _kafka(app: App) -> Iterator[Finding]:
+    """Whether the feed can be handed on where it is to go: for the tenants that have a table."""
+    try:
+        sink = app.kafka()
+    except ConfigError as error:
+        yield Finding("kafka", "bad", str(error))
+        return
+    if sink is None:
+        return
+    try:
+        for tenant in app.settings.zones:
+            yield Finding("kafka", "ok", sink.check(tenant))
+    except (ConfigError, SinkUnavailable) as error:
+        yield Finding("kafka", "bad", str(error))
+    finally:
+        sink.close()
 
 
 def _bounces(app: App) -> list[Finding]:

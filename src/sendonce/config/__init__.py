@@ -23,7 +23,7 @@ as `AccountSettings.options`, and `bind` makes the adapter's own settings from t
 from sendonce.config.binding import bind, setting
 from sendonce.config.problems import ConfigErrors, Place, Problems, did_you_mean
 from sendonce.config.reading import find, load, parse, template_text
-from sendonce.config.settings import AccountSettings, BrokerSettings, Settings
+from sendonce.config.settings import AccountSettings, BrokerSettings, KafkaSettings, Settings
 from sendonce.config.store_url import StoreKind, StoreUrl, parse_store_url
 from sendonce.config.tables import document, documented_keys, documented_variables
 
@@ -31,6 +31,7 @@ __all__ = [
     "AccountSettings",
     "BrokerSettings",
     "ConfigErrors",
+    "KafkaSettings",
     "Place",
     "Problems",
     "Settings",

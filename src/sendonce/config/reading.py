@@ -24,6 +24,7 @@ from sendonce.config.settings import (
     AuditSettings,
     BounceSettings,
     BrokerSettings,
+    KafkaSettings,
     Settings,
     TransportSettings,
 )
@@ -39,6 +40,7 @@ from sendonce.config.tables import (
     ConsoleTable,
     EventsTable,
     IntakeTable,
+    KafkaTable,
     LogTable,
     ObjectivesTable,
     PlanTable,
@@ -160,6 +162,7 @@ class _Reading:
         audit = self._single("audit", AuditTable)
         log = self._single("log", LogTable)
         transport = self._transport()
+        kafka = self._single("kafka", KafkaTable)
         zones = self._zones()
         channels = self._channels()
         accounts = self._accounts()
@@ -187,6 +190,7 @@ class _Reading:
         assert audit is not None
         assert events is not None
         assert bounces is not None
+        assert kafka is not None
         assert log is not None
         return Settings(
             path=self._top.file,
@@ -236,6 +240,16 @@ class _Reading:
                 timeout_s=bounces.timeout_s,
             ),
             transport=transport,
+            kafka=KafkaSettings(
+                servers=kafka.servers,
+                topic=kafka.topic,
+                security=kafka.security,
+                username=kafka.username,
+                password=kafka.password or Secret(""),
+                mechanism=kafka.mechanism,
+                ca_file=kafka.ca_file,
+                timeout_s=kafka.timeout_s,
+            ),
             log_level=log.level,
             log_format=log.format,
         )

@@ -91,6 +91,20 @@ class BounceSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """The cluster that the feed is handed on to. `servers` "": there is none; `username` "": no login."""
+
+    servers: str
+    topic: str
+    security: str
+    username: str
+    password: Secret
+    mechanism: str
+    ca_file: Path | None
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that `sendonce.toml` and the environment decided.
 
@@ -133,6 +147,7 @@ class Settings:
     events_keep_s: float
     bounces: BounceSettings
     transport: TransportSettings
+    kafka: KafkaSettings
     log_level: str
     log_format: str
 

@@ -7,6 +7,7 @@ What must be written has no default and a `missing` text: what to write and wher
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -589,6 +590,65 @@ class StandbyTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaTable:
+    """A Kafka cluster that `sendonce kafka` hands the feed on to ([Kafka](neighbours.md#kafka))."""
+
+    servers: str = setting(
+        "Where it is: `HOST:PORT`, several with commas between. Not set: there is none.",
+        kind=kinds.LINE,
+        default="",
+    )
+    topic: str = setting(
+        "What topics begin with: a tenant's is `TOPIC.TENANT`.", kind=kinds.LINE, default="sendonce.events"
+    )
+    security: str = setting(
+        "`tls`, or `none`: without TLS; with a password only on this machine.",
+        kind=kinds.words(("tls", "none")),
+        default="tls",
+    )
+    username: str = setting("Name to log in with. Not set: no login.", kind=kinds.LINE, default="")
+    password: Secret | None = setting("Its password.", kind=kinds.SECRET, default=None)
+    mechanism: str = setting(
+        "How the password is shown.",
+        kind=kinds.words(("scram-sha-512", "scram-sha-256", "plain")),
+        default="scram-sha-512",
+    )
+    ca_file: Path | None = setting(
+        "PEM file of a private authority to trust instead of the machine's.", kind=kinds.PATH, default=None
+    )
+    timeout_s: float = setting(
+        "How long the cluster may take to confirm a record.", kind=kinds.duration(1.0, 30.0), default=20.0
+    )
+
+    def __post_init__(self) -> None:
+        if not self.servers and any((self.username, self.password, self.ca_file)):
+            raise InvalidInput(
+                'is missing: write where the cluster is, such as servers = "kafka-1:9093"', field="servers"
+            )
+        hosts = []
+        for each in self.servers.split(",") if self.servers else ():
+            host, colon, port = each.strip().rpartition(":")
+            if (
+                not colon
+                or not host
+                or not port.isascii()
+                or not port.isdigit()
+                or not 0 < int(port) < 65_536
+            ):
+                raise InvalidInput(f"= {self.servers!r:.80} must be HOST:PORT, with commas", field="servers")
+            hosts.append(host)
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", self.topic):
+            raise InvalidInput(
+                f"= {self.topic!r:.80} must be letters, digits, '.', '_' and '-'", field="topic"
+            )
+        if bool(self.username) != bool(self.password):
+            missing = "password" if self.username else "username"
+            raise InvalidInput("must be written: a login needs a username and a password", field=missing)
+        if self.username and self.security == "none" and not {*hosts} <= {"localhost", "127.0.0.1", "[::1]"}:
+            raise InvalidInput('must be "tls": a login must not travel in clear', field="security")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogTable:
     """What is told on stderr, without personal data."""
 
@@ -627,6 +687,7 @@ TABLES: Final[Mapping[str, type]] = {
     "audit": AuditTable,
     "transport": TransportTable,
     "transport.standby": StandbyTable,
+    "kafka": KafkaTable,
     "log": LogTable,
 }
 """By heading; "*" is a name of the writer's own."""

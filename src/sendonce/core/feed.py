@@ -11,6 +11,7 @@ The feed is the ledger, read in the order of its entries' numbers; here stands w
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Final
 
@@ -46,6 +47,19 @@ class Kind(StrEnum):
     DISPOSITION = "disposition"
     REOPENED = "reopened"
     FACET = "facet"
+
+
+STAGES: Final = frozenset(
+    {"scheduler", "worker", "reaper", "reconciler", "policy", "provider", "failover", "retention"}
+)
+"""Who gives coded reasons, by the actor up to its colon; everybody else may write a sentence."""
+_CODED: Final = re.compile(r"[a-z0-9_]+(?::[A-Za-z0-9_.-]+)*", re.ASCII)
+
+
+def coded_reason(actor: str, reason: str) -> str:
+    """The reason where it is one of our own codes; "" for what a person may have written, of anybody."""
+    ours = actor.partition(":")[0] in STAGES and _CODED.fullmatch(reason) is not None
+    return reason if ours else ""
 
 
 def kind_of(event: str, state: str) -> Kind | None:
