@@ -506,6 +506,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "run": "the number of the pass",
     "scope": "whom it is about",
     "sealed": "ledger entries that were closed",
+    "sink": "what the feed is handed on to: `kafka`",
     "source": "where it came from",
     "stage": "the part of the pipeline",
     "state": "the delivery's state now",

@@ -1,5 +1,5 @@
-"""The sink on Kafka, against the mock cluster inside librdkafka. What that has not (logins, TLS, rights, topics
-that are missing) is tried by what the client says of it."""
+"""The sink on Kafka, against the mock cluster inside librdkafka. What that has not (logins, TLS, rights,
+missing topics) is tried by what the client says of it."""
 
 from __future__ import annotations
 
