@@ -6,14 +6,18 @@ Events are given to the stage as adapters make them; what comes over HTTP is in 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
+from typing import cast
 
 import pytest
 
+from sendonce import metrics
 from sendonce.core.consent import Kind
 from sendonce.core.delivery import Channel, send_key
+from sendonce.core.errors import StoreUnavailable
 from sendonce.core.lifecycle import Event, State
 from sendonce.core.outcome import Accepted, Failed, Reason, Unknown
 from sendonce.core.provider_event import PROVES, EventKind, Fact, ProviderEvent, stands
@@ -21,7 +25,7 @@ from sendonce.moves import move_on
 from sendonce.pipeline import events
 from sendonce.pipeline.events import RETURNED_MAIL, EventApplier, TakenIn, take_in
 from sendonce.pipeline.record import facets_of
-from sendonce.ports.store import EventLook, Move, Row, StoredEvent, Tx
+from sendonce.ports.store import EventLook, Move, Row, Store, StoredEvent, Tx
 from tests.integration.world import ADDRESSES, SECOND, TENANT, World
 
 K = EventKind
@@ -162,6 +166,43 @@ def test_hook_07_one_bad_item_costs_the_others_nothing_and_all_of_it_again_chang
     assert tell(world, "sms-K", *batch, faulty=["no_id"]) == TakenIn(0, 3, 1)
     apply(world)
     assert kept(world) == before
+
+
+def test_how_late_an_event_is_told_is_counted_once_and_not_before_it_is_kept() -> None:
+    """A clock that is ahead of ours is no lag below nought, and an event without a time has none."""
+    world = World("K")
+
+    def lags() -> tuple[int, float]:
+        spread = metrics.EVENT_LAG.spreads().get(("sms-K",))
+        return (0, 0.0) if spread is None else (sum(spread.buckets), spread.total)
+
+    count, total = lags()
+    told = [say(K.DELIVERED, f"p{at}", at=world.now + at * SECOND) for at in (-90, -30, 60)]
+    tell(world, "sms-K", *told, say(K.DELIVERED, "no time"))
+    assert lags() == pytest.approx((count + 3, total + 120.0))
+    tell(world, "sms-K", *told, say(K.DELIVERED, "p4", at=world.now))  # all but the last are known
+    assert lags() == pytest.approx((count + 4, total + 120.0))
+
+    class Full:
+        secret = world.store.secret
+
+        def write(self, unit: object) -> Future[TakenIn]:
+            refused: Future[TakenIn] = Future()
+            refused.set_exception(StoreUnavailable("full"))
+            return refused
+
+    lost = take_in(cast(Store, Full()), world.policy, "sms-K", [say(K.DELIVERED, "lost", at=world.now)])
+    assert lost.exception() is not None
+    assert lags()[0] == count + 4
+
+
+def test_the_lag_of_an_answer_that_several_tenants_may_have_is_one() -> None:
+    world = World("K")
+    world.policy = replace(world.policy, zones={**world.policy.zones, "other": "Etc/UTC"})
+    before = sum(spread.buckets) if (spread := metrics.EVENT_LAG.spreads().get(("sms-K",))) else 0
+    answer = say(K.OPTED_OUT, address=ADDRESSES[Channel.SMS], at=world.now - SECOND, text="STOP")
+    assert tell(world, "sms-K", answer).new == 2
+    assert sum(metrics.EVENT_LAG.spreads()["sms-K",].buckets) == before + 1
 
 
 def test_hook_11_what_was_told_before_changes_nothing_also_a_year_later() -> None:

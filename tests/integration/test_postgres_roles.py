@@ -22,6 +22,7 @@ from sendonce.pipeline.sealed import check_seals
 from sendonce.pipeline.sealer import Sealer
 from sendonce.ports.store import Outgoing
 from sendonce.runtime.clock import SystemClock
+from sendonce.store import migrate, postgres_schema
 from sendonce.store.postgres import open_store
 from sendonce.testing.clock import VirtualClock
 from sendonce.testing.conformance.store import Ear
@@ -160,6 +161,23 @@ def test_it_is_enough_to_tell_and_to_hear(url: str) -> None:
 def test_it_rewrites_nothing_that_was_recorded(url: str, statement: str) -> None:
     with psycopg.connect(url) as connection, pytest.raises(errors.InsufficientPrivilege):
         connection.execute(statement.encode())
+
+
+def test_what_only_the_owner_may_migrate_is_refused_whole_with_the_way_to_do_it(
+    url: str, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process of a new version finds it that is started before the owner was asked."""
+    known = migrate.migrations("postgresql")
+    later = (len(known) + 1, "CREATE TABLE later (id BIGINT);")
+    monkeypatch.setattr(postgres_schema, "migrations", lambda database: [*known, later])
+    with pytest.raises(StoreUnavailable, match=r"may not make them \(permission denied.*`sendonce db info`"):
+        open_store(url, VirtualClock(), inline=True, server_clock=False)
+    version = "SELECT value FROM sendonce.meta WHERE name = 'schema_version'"
+    assert postgres_server.ask(version, "least_privilege") == str(len(known))
+    owner = postgres_server.url("least_privilege")
+    open_store(owner, VirtualClock(), inline=True, server_clock=False).close()
+    open_store(url, VirtualClock(), inline=True, server_clock=False).close()
+    assert postgres_server.ask(version, "least_privilege") == str(len(known) + 1)
 
 
 def test_without_any_grant_it_is_told_where_to_look(url: str, postgres_server: PostgresServer) -> None:

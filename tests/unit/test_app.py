@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from sendonce import config
+from sendonce import config, telemetry
 from sendonce.app import App
+from sendonce.client import Client
+from sendonce.core.delivery import Channel
 from sendonce.core.errors import ConfigError
+from sendonce.ports.store import StoredTemplate
 
 BASE = """
 [store]
@@ -69,6 +75,52 @@ def test_an_account_carries_what_its_provider_carries(tmp_path: Path) -> None:
         ConfigError, match=r"channel = sms is not what provider = 'resend' carries: write email"
     ):
         App(config.parse(text, tmp_path / "sendonce.toml", {}))
+
+
+def test_what_will_be_late_is_said_and_shown_before_it_happens(tmp_path: Path) -> None:
+    """One call a minute; of twenty that fall due in an hour, the first ten or so are in their window."""
+    late = 'lanes = 1\nkey_window = "24h"\n[channel.sms.objectives]\naccepted_within = "10m"'
+    text = BASE.format(account=late).replace('["10/s"]', '["1/min"]')
+    stream = io.StringIO()
+    telemetry.configure("warning", "json", stream=stream)
+    try:
+        with App(config.parse(text, tmp_path / "sendonce.toml", {})) as app:
+            app.foresee()
+            assert stream.getvalue() == ""
+            template = StoredTemplate("default", "t", 1, Channel.SMS, "", "Hello", "", "t1", 0)
+            app.store.write(lambda tx: tx.templates.put([template])).result()
+            results = Client.of(app).schedule(asked(number) for number in range(20))
+            assert all(result.verdict == "accepted" for result in results)
+            app.foresee()
+            missed = shown_missed(app)
+    finally:
+        telemetry.silence()
+    (line,) = map(json.loads, stream.getvalue().splitlines())
+    told = [line[name] for name in ("event", "level", "channel", "account")]
+    assert told == ["forecast_late", "warning", "sms", "text"]
+    assert line["count"] == missed == pytest.approx(9, abs=1)
+    assert line["in_s"] == pytest.approx(3_600, abs=60)
+    assert 1 / 60 < line["needed_per_s"] < 0.1  # told as a number, though it is below one a second
+
+
+def asked(number: int) -> dict[str, object]:
+    return {
+        "reminder": f"r-{number}",
+        "customer": "c-1",
+        "due": "in 1h",
+        "timezone": "Etc/UTC",
+        "template": "t",
+        "phone": "+12025550123",
+    }
+
+
+def shown_missed(app: App) -> float:
+    """What Prometheus is shown of the forecast."""
+    assert app.exposition is not None
+    app.exposition.look()
+    text = app.exposition.text().decode()
+    (shown,) = re.findall(r"^sendonce_forecast_missed_deliveries\{.+\} (\S+)$", text, re.MULTILINE)
+    return float(shown)
 
 
 def test_the_store_is_the_one_that_the_url_names(tmp_path: Path, postgres_url: str) -> None:

@@ -37,6 +37,7 @@ from sendonce.core.consent import NoRecord
 from sendonce.core.delivery import Channel
 from sendonce.core.due import QuietHours
 from sendonce.core.errors import ConfigError, InvalidInput
+from sendonce.core.objective import Objectives
 from sendonce.core.pacing import Limit
 from sendonce.core.policy import OnQuiet, UncertainPolicy
 from sendonce.core.promise import Promise, ProviderClass
@@ -505,6 +506,59 @@ def test_a_wrong_value_is_told_with_its_place_rule_and_fix(old: str, new: str, s
 def test_further_tables_are_held_to_their_rules(more: str, says: str) -> None:
     problems = wrong(f"{SMALL}{more}\n", PW="hunter2")
     assert problems[0].startswith(says), problems
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("published_within = '25h'", "published_within = 1d1h must be at most expiry = 1d: what has expired"),
+        ("accepted_within = '25h'", "accepted_within = 1d1h must be at most expiry = 1d: what has expired"),
+        ("oldest = '25h'", "oldest = 1d1h must be at most expiry = 1d: what has expired"),
+        ("accepted_within = 600", "accepted_within = 600 has no unit: write"),
+        ("accepted_within = '500ms'", "accepted_within = 500ms must be at least 1s"),
+        ("received_within = '0s'", "received_within = 0s must be at least 1s"),
+        ("recovered_within = '59s'", "recovered_within = 59s must be at least 1m"),
+        ("kept = 99.5", "kept = 99.5 must be a share from 0 to below 1"),
+        ("kept = -0.1", "kept = -0.1 must be a share from 0 to below 1"),
+        ("duplicates = -1", "duplicates = -1 must be at least 0"),
+        ("duplicates = 0.5", "duplicates = 0.5 must be a whole number"),
+        ("acepted_within = '5m'", "acepted_within is unknown: did you mean accepted_within"),
+    ],
+)
+def test_an_objective_that_cannot_be_meant_is_refused(line: str, says: str) -> None:
+    (problem,) = wrong(f"{SMALL}[channel.sms.objectives]\n{line}\n")
+    assert problem.startswith(f"[channel.sms.objectives] {says}"), problem
+
+
+def test_objectives_are_refused_all_at_once_and_must_be_a_table() -> None:
+    late = "accepted_within = '25h'\npublished_within = '26h'\noldest = '27h'"
+    assert len(wrong(f"{SMALL}[channel.sms.objectives]\n{late}\n")) == 3
+    (problem,) = wrong(changed('uncertain = "hold"', 'uncertain = "hold"\nobjectives = 1'))
+    assert problem.startswith("[channel.sms.objectives] must be a table")
+
+
+def test_objectives_are_read_and_what_is_not_said_follows_from_the_alert() -> None:
+    assert read(SMALL).channels[Channel.SMS].objectives == Objectives(accepted_s=900.0, oldest_s=900.0)
+    soon = changed('alert_after = "15m"', 'alert_after = "30s"')
+    assert read(soon).channels[Channel.SMS].objectives.published_s == 30.0
+    said = """[channel.sms.objectives]
+    published_within = "2m"
+    accepted_within = "24h"
+    received_within = "3d"
+    kept = 0.999
+    oldest = "24h"
+    duplicates = 3
+    recovered_within = "7d"
+    """
+    assert read(f"{SMALL}{said}").channels[Channel.SMS].objectives == Objectives(
+        published_s=120.0,
+        accepted_s=86_400.0,
+        oldest_s=86_400.0,
+        received_s=259_200.0,
+        kept=0.999,
+        duplicates=3,
+        recovered_s=604_800.0,
+    )
 
 
 def test_a_category_whose_mail_is_subscribed_to_has_a_public_address() -> None:

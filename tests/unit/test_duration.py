@@ -13,6 +13,7 @@ from sendonce.core.duration import (
     parse_duration,
     parse_rate,
     say_duration,
+    say_number,
     say_when,
     write_duration,
     write_rate,
@@ -192,3 +193,21 @@ def test_says_durations(seconds: float, said: str) -> None:
 )
 def test_says_when(then: int, now: int, said: str) -> None:
     assert say_when(then, now) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.0, "0"),
+        (1 / 86_400, "0.0000116"),
+        (1 / 30, "0.0333"),
+        (0.5, "0.5"),
+        (20.0, "20"),
+        (99.96, "100"),
+        (123.4, "123"),
+        (1_500.0, "1,500"),
+        (-1_234_567.8, "-1,234,568"),
+    ],
+)
+def test_a_number_is_said_whole_and_never_with_an_exponent(value: float, said: str) -> None:
+    assert say_number(value) == said

@@ -12,7 +12,7 @@ from rich.text import Text
 from sendonce.cli.exits import Exit
 from sendonce.cli.screen import BAD, CARE, GOOD, QUIET, Cell, Screen, clock, counted, when
 from sendonce.cli.shell import DEFAULT_TENANT, Shell, command
-from sendonce.core.duration import say_duration
+from sendonce.core.duration import say_duration, say_number
 from sendonce.core.errors import InvalidInput
 from sendonce.core.objective import Kept, Objective
 
@@ -69,7 +69,7 @@ def forecast_document(seen: Forecast) -> dict[str, object]:
             "channel": each.channel,
             "waiting": each.waiting,
             "due": each.due,
-            "per_s": round(each.per_s, 3),
+            "per_s": each.per_s,
             "bound": each.bound,
             "opens_at": each.opens_at,
             "hold_s": each.hold_s,
@@ -134,7 +134,7 @@ def _account_row(each: AccountForecast) -> tuple[Cell, ...]:
         each.account,
         f"{each.waiting:,}",
         f"{each.due:,}",
-        f"{each.per_s:.3g}",
+        say_number(each.per_s),
         each.bound,
         "-" if not each.waiting + each.due else Text(drained, style=BAD if each.drained_at is None else ""),
         Text(f"{each.late:,}", style=CARE if each.late else QUIET),
@@ -162,8 +162,8 @@ def _say_account(screen: Screen, each: AccountForecast) -> None:
     if each.needed_per_s is not None:
         lanes = "" if each.needed_lanes is None else f", with {each.needed_lanes} lanes"
         screen.say(
-            f"{each.account}: {each.needed_per_s:.3g} calls a second would suffice{lanes}; it has "
-            f"{each.per_s * each.calls:.3g}",
+            f"{each.account}: {say_number(each.needed_per_s)} calls a second would suffice{lanes}; it has "
+            f"{say_number(each.per_s * each.calls)}",
             style=CARE,
         )
     elif each.missed and each.bound != "closed":

@@ -15,7 +15,7 @@ from sendonce.cli import audit
 from sendonce.cli.exits import Exit
 from sendonce.cli.screen import BAD, CARE, GOOD, NEVER, QUIET, Cell, Screen, counted, instant, when
 from sendonce.cli.shell import DEFAULT_TENANT, Shell, TenantOption, command
-from sendonce.core.duration import say_duration
+from sendonce.core.duration import say_duration, say_number
 from sendonce.core.lifecycle import State
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _number(number: int, style: str) -> Text:
 def _account_row(each: AccountView) -> tuple[Cell, ...]:
     gate = each.gate
     left = "" if not gate.left_s else f", {say_duration(gate.left_s)} left"
-    rate = "-" if gate.rate is None else f"{gate.rate:.3g}"
+    rate = "-" if gate.rate is None else say_number(gate.rate)
     return (
         each.name,
         f"{each.ready:,}",

@@ -23,7 +23,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
 from sendonce.console import charts
-from sendonce.core.duration import Rate, say_duration, write_rate
+from sendonce.core.duration import Rate, say_duration, say_number, write_rate
 from sendonce.core.pacing import FOREVER, SECOND, GateLimits
 from sendonce.pipeline.sentences import reason_words
 
@@ -154,7 +154,7 @@ def _number(number: float | None) -> Markup:
     """A number for a column of numbers; a nought stands back."""
     if number is None:
         return Markup('<span class="quiet">–</span>')
-    text = f"{number:,}" if isinstance(number, int) else f"{number:,.3g}"
+    text = f"{number:,}" if isinstance(number, int) else say_number(number)
     return Markup('<span class="nought">{}</span>').format(text) if not number else escape(text)
 
 

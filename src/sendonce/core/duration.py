@@ -3,6 +3,7 @@
     parse_duration("1h30m") -> 5400.0         write_duration(5400.0) -> "1h30m"
     parse_rate("3000/min")  -> Rate(3000, 60.0, "requests")
     say_duration(7500.0)    -> "2 h 5 min"    say_when(then, now) -> "41 s ago"
+    say_number(1234.5)      -> "1,234"
 
 A number without a unit is refused everywhere: whether "90" means seconds or minutes is exactly the
 mistake that a configuration should not be able to hold.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal
 
 from sendonce.core.errors import InvalidInput
@@ -116,6 +118,14 @@ def say_duration(seconds: float) -> str:
         amounts.append((amount, name))
     first = next(index for index, (amount, _) in enumerate(amounts) if amount)
     return " ".join(f"{amount} {name}" for amount, name in amounts[first : first + 2] if amount)
+
+
+def say_number(value: float) -> str:
+    """A rate, or another measure, for people: three digits that count, all before the point, no exponent:
+    "1,234", "20", "0.0333". What is not nought is never said to be."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return format(Decimal(f"{value:.3g}"), "f")
 
 
 def say_when(then: int, now: int) -> str:

@@ -127,7 +127,7 @@ def warn(coming: Sequence[Coming]) -> None:
             account=each.account,
             count=each.count,
             in_s=round(each.in_s),
-            needed_per_s=round(each.needed_per_s, 1),
+            needed_per_s=float(f"{each.needed_per_s:.3g}"),  # a slow account's is no 0, which means none
         )
 
 

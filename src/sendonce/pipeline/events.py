@@ -116,24 +116,26 @@ def take_in(
     for (kind, why), count in wrong.items():
         tell(telemetry.EVENT_LEFT, account=account, kind=kind, why=why, events=count)
 
-    told_at = 0
+    lags: dict[str, int] = {}  # by what an event is known by: one may be kept for several tenants
 
     def unit(tx: Tx) -> TakenIn:
-        nonlocal told_at
-        new, told_at = 0, tx.now
+        new = 0
+        lags.clear()
         for at in range(0, len(rows), UNIT_MAX):
             page = rows[at : at + UNIT_MAX]
-            new += sum(tx.events.put([_dated(row, tx.now) for row in page]))
+            for row, is_new in zip(page, tx.events.put([_dated(row, tx.now) for row in page]), strict=True):
+                new += is_new
+                if is_new and row.occurred_at:
+                    lags[row.identity] = max(0, tx.now - row.occurred_at)
         if new:
             tx.announce(news.EVENTS)
         return TakenIn(new, len(rows) - new, wrong.total())
 
     def time_them(done: Future[TakenIn]) -> None:
-        if done.cancelled() or done.exception() is not None or not done.result().new:
+        if done.cancelled() or done.exception() is not None:
             return
-        for row in rows:
-            if row.occurred_at:
-                metrics.EVENT_LAG.observe((account,), max(0, told_at - row.occurred_at) / SECOND)
+        for lag in lags.values():
+            metrics.EVENT_LAG.observe((account,), lag / SECOND)
 
     kept = store.write(unit)
     kept.add_done_callback(time_them)

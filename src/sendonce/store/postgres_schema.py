@@ -7,11 +7,14 @@ meanwhile waits. A process that finds all in place needs no right to create anyt
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import psycopg
+from psycopg import errors
 
-from sendonce.core.errors import StoreMismatch
+from sendonce.core.errors import StoreMismatch, StoreUnavailable
 from sendonce.store.migrate import above, migrations
 
 POSTGRES_MIN: Final = 15
@@ -31,7 +34,7 @@ def prepare_schema(connection: psycopg.Connection, schema: str, where: str) -> N
     known = migrations("postgresql")
     if _version_of(connection, schema, where) == known[-1][0]:
         return
-    with connection.transaction():
+    with _by_the_owner(where), connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT_S}s'".encode())
         connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})".encode())
         have = _version_of(connection, schema, where)  # again, under the lock: another may have been first
@@ -48,6 +51,21 @@ def prepare_schema(connection: psycopg.Connection, schema: str, where: str) -> N
             b"ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             (str(known[-1][0]),),
         )
+
+
+@contextmanager
+def _by_the_owner(where: str) -> Iterator[None]:
+    """Who may use the tables need not own them: say who makes and migrates them, not only what is denied."""
+    try:
+        yield
+    except errors.InsufficientPrivilege as error:
+        said = str(error).splitlines()[0]
+        raise StoreUnavailable(
+            f"{where} has not the tables of this version, and the URL's user may not make them ({said}): "
+            "run `sendonce db info` with the URL of their owner first, then grant again "
+            "(docs/operate/upgrade.md); nothing was changed",
+            code="store_refused",
+        ) from None
 
 
 def _check_server(connection: psycopg.Connection, where: str) -> None:
