@@ -1,5 +1,8 @@
-"""`python -m tests.crash [--minutes N] [--store NAME] [--seed N] [--every SECONDS] [--folder DIRECTORY]`,
-or `python -m tests.crash --power N [--seed N] [--folder DIRECTORY]`"""
+"""The crash run: `python -m tests.crash [--store NAME] [--seed N] [--every SECONDS] [--folder DIRECTORY]`
+
+with `[--minutes N]`, or `[--kills N] [--pauses N] [--restarts N]` for as long as that many take;
+or with `--power N`: so many power cuts, on SQLite
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.crash import power
-from tests.crash.run import Options, run, world
+from tests.crash.run import Counts, Options, run, world
 from tests.crash.verdict import judge
 
 TOLD_MAX = 50
@@ -28,6 +31,11 @@ def main() -> int:
         parser.error(f"--minutes {asked.minutes:g} must be above 0 and at most {24 * 60}")
     if not 0.5 <= asked.every <= 60:
         parser.error(f"--every {asked.every:g} must be between 0.5 and 60 seconds")
+    if asked.restarts and asked.store == "sqlite":
+        parser.error(f"--restarts {asked.restarts}: a file has no server to stop; --store postgresql has one")
+    for name in ("kills", "pauses", "restarts"):
+        if not 0 <= getattr(asked, name) <= 100_000:
+            parser.error(f"--{name} {getattr(asked, name)} must be between 0 and 100000")
     if asked.power is not None and not 1 <= asked.power <= 100_000:
         parser.error(f"--power {asked.power} must be between 1 and 100000 cuts")
     folder = (asked.folder or Path(tempfile.mkdtemp(prefix="sendonce-crash-"))).absolute()
@@ -38,7 +46,8 @@ def main() -> int:
     if asked.power is not None:
         problems, line = _cut_power(asked.power, seed, folder)
     else:
-        options = Options(asked.minutes, asked.store, seed, asked.every, folder)
+        until = Counts(asked.kills, asked.pauses, asked.restarts)
+        options = Options(asked.minutes, asked.store, seed, asked.every, folder, until)
         problems, line = _crash(options)
     for problem in problems[:TOLD_MAX]:
         _say(f"not as promised: {problem}")
@@ -51,10 +60,9 @@ def main() -> int:
 
 
 def _crash(options: Options) -> tuple[list[str], str]:
-    _say(
-        f"crash run on {options.store} with seed {options.seed}, for {options.minutes:g} minutes, "
-        f"in {options.folder}"
-    )
+    until = options.until
+    lasts = f"until {Counts().lacks(until)}" if until.asked else f"for {options.minutes:g} minutes"
+    _say(f"crash run on {options.store} with seed {options.seed}, {lasts}, in {options.folder}")
     with ExitStack() as stack:
         place = world(stack, options)
         verdict = judge(options, place, run(options, place, _say))
@@ -84,10 +92,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.crash", description="Kill and stop real processes at random, or cut the power."
     )
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long things go wrong (10)")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="how long things go wrong (10), where no counts are"
+    )
     parser.add_argument("--store", choices=("postgresql", "sqlite"), default="postgresql")
     parser.add_argument("--seed", type=int, help="of the faults; without it, another one each time")
     parser.add_argument("--every", type=float, default=3.0, metavar="SECONDS", help="between two faults (3)")
+    for name, what in (
+        ("kills", "processes killed"),
+        ("pauses", "processes stopped for two leases or longer"),
+        ("restarts", "immediate stops of the server"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=0, metavar="N", help=f"at least so many {what}")
     parser.add_argument("--power", type=int, metavar="CUTS", help="instead: so many power cuts, on sqlite")
     parser.add_argument("--folder", type=Path, help="an empty one, kept; else a temporary one")
     return parser

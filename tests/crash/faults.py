@@ -53,8 +53,8 @@ WEIGHTS: Final[dict[tuple[Act, str], int]] = {
 def faults(seed: int, *, every_s: float, lease_s: float, restarts: bool) -> Iterator[Fault]:
     """Without end. `every_s`: the mean time between two; `restarts`: whether there is a server.
 
-    A pause is longer than the lease, up to twice as long. Most restarts are short; one in five outlasts the
-    lease.
+    A pause is longer than the lease, and more than half of them twice as long or longer (`is_long`). Most
+    restarts are short; one in five outlasts the lease.
     """
     chance = Random(seed)
     kinds = [kind for kind in WEIGHTS if restarts or kind[0] is not Act.RESTART]
@@ -66,5 +66,12 @@ def faults(seed: int, *, every_s: float, lease_s: float, restarts: bool) -> Iter
         if act is Act.RESTART and chance.random() < 0.8:
             lasts_s = chance.uniform(0.0, 2.0)
         else:
-            lasts_s = lease_s * chance.uniform(1.2, 2.0)
+            lasts_s = lease_s * (
+                chance.uniform(1.2, 2.0) if chance.random() < 0.4 else chance.uniform(2.0, 2.4)
+            )
         yield Fault(after_s, act, role, which, lasts_s)
+
+
+def is_long(fault: Fault, lease_s: float) -> bool:
+    """Whether a pause lasts for two leases: whoever wakes from it has long been given up."""
+    return fault.act is Act.PAUSE and fault.lasts_s >= 2 * lease_s

@@ -30,7 +30,7 @@ from sendonce.pipeline.templates import add_sources
 from sendonce.render import TemplateSource
 from sendonce.testing.sandbox import ChannelRules, SandboxClient, SandboxSettings, Trigger, sandbox_in_process
 from tests.crash.database import Database, database
-from tests.crash.faults import Act, Fault, faults
+from tests.crash.faults import Act, Fault, faults, is_long
 from tests.crash.processes import LEASED, Member, Processes, sendonce
 from tests.crash.recovery import Beats, Held, Moves, Over, Passes, Recovery, leased
 
@@ -65,8 +65,31 @@ ACCOUNTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class Counts:
+    """So many faults at the least: kills, pauses of two leases or more, immediate stops of the server."""
+
+    kills: int = 0
+    long_pauses: int = 0
+    restarts: int = 0
+
+    @property
+    def asked(self) -> bool:
+        return self != Counts()
+
+    def lacks(self, wanted: Counts) -> str:
+        """What is left until there are as many as wanted; "" where nothing is."""
+        left = {
+            "kills": wanted.kills - self.kills,
+            "long pauses": wanted.long_pauses - self.long_pauses,
+            "restarts": wanted.restarts - self.restarts,
+        }
+        return ", ".join(f"{number} {name}" for name, number in left.items() if number > 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """minutes  how long things go wrong; to start and to finish comes on top
+    until    how much goes wrong instead, however long it takes
     every_s  the mean time between two faults
     folder   an empty one; what is left in it is for whoever looks into a failure"""
 
@@ -75,6 +98,7 @@ class Options:
     seed: int
     every_s: float
     folder: Path
+    until: Counts = Counts()
 
     @property
     def journal(self) -> Path:
@@ -107,12 +131,16 @@ class Course:
     """What happened.
 
     struck    faults by kind
+    long_pauses  those of two leases or more
+    minutes   for which things went wrong
     recovered how long each took to be over
     held      calls that were open in killed and stopped workers
     problems  what went wrong on the way, a sentence each
     """
 
     struck: Mapping[Act, int]
+    long_pauses: int
+    minutes: float
     recovered: list[Recovery]
     held: list[Held]
     problems: list[str]
@@ -194,6 +222,8 @@ class _Run:
         self._looked_at = time.monotonic()
         self._was_down = False  # the server, since then
         self._struck: Counter[Act] = Counter()
+        self._long_pauses = 0
+        self._minutes = 0.0
         self._recovering: list[Recovery] = []
         self._recovered: list[Recovery] = []
         self._held: list[Held] = []
@@ -216,11 +246,12 @@ class _Run:
         self._drain()
         self._processes.stop("worker", "scheduler", "api")
         problems = [*self._problems, *self._processes.problems]
-        return Course(self._struck, self._recovered, self._held, problems)
+        return Course(self._struck, self._long_pauses, self._minutes, self._recovered, self._held, problems)
 
     def _go_wrong(self) -> None:
-        at = told_at = time.monotonic()
-        end = at + 60 * self._options.minutes
+        begun = at = told_at = time.monotonic()
+        until = self._options.until
+        end = math.inf if until.asked else at + 60 * self._options.minutes
         plan = faults(
             self._options.seed,
             every_s=self._options.every_s,
@@ -233,10 +264,14 @@ class _Run:
                 self._look()
                 if time.monotonic() >= told_at + TELL_S:
                     told_at = time.monotonic()
-                    self._tell(end - told_at)
-            if at >= end:
+                    self._tell(f"{end - told_at:4.0f} s" if not until.asked else self._counts().lacks(until))
+            if at >= end or (until.asked and not self._counts().lacks(until)):
+                self._minutes = (time.monotonic() - begun) / 60
                 return
             self._strike(fault)
+
+    def _counts(self) -> Counts:
+        return Counts(self._struck[Act.KILL], self._long_pauses, self._struck[Act.RESTART])
 
     def _strike(self, fault: Fault) -> None:
         if fault.act is Act.RESTART:
@@ -250,6 +285,7 @@ class _Run:
             self._processes.kill(member)
             self._begin("killed", member, self._well_without(member))
             return
+        self._long_pauses += is_long(fault, self._world.app.policy.lease_s)
         self._processes.pause(member, fault.lasts_s)
         # Stopped in the middle of a transaction, it holds locks of others, and on SQLite the file.
         self._away_until = max(self._away_until, time.monotonic() + fault.lasts_s)
@@ -344,6 +380,6 @@ class _Run:
                 self._problems.append(f"{left} deliveries have not ended, and none did for {DRAIN_S:.0f} s")
                 return
 
-    def _tell(self, left_s: float) -> None:
+    def _tell(self, left: str) -> None:
         struck = ", ".join(f"{self._struck[act]} {act}s" for act in Act)
-        self._say(f"{left_s:4.0f} s left; {struck}; {self._world.taken()} messages taken")
+        self._say(f"{left} left; {struck}; {self._world.taken()} messages taken")

@@ -72,9 +72,10 @@ def judge(options: Options, world: World, course: Course) -> Verdict:
         {
             "store": options.store,
             "seed": options.seed,
-            "minutes": f"{options.minutes:g}",
+            "minutes": f"{course.minutes:.1f}",
             "kills": course.struck[Act.KILL],
             "pauses": course.struck[Act.PAUSE],
+            "long_pauses": course.long_pauses,
             "restarts": course.struck[Act.RESTART],
             "deliveries": len(counted.states),
             "accepted": counted.counts[State.ACCEPTED],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 
 from sendonce.cli.main import main
 from sendonce.core.lifecycle import State
+from sendonce.core.provider_event import EventKind
 from sendonce.pipeline.cancel import Cancellation, Selection
 from sendonce.testing.drill import (
     SCENARIOS,
@@ -183,11 +185,14 @@ def test_it_tells_what_it_saw_and_calls_no_configured_provider_and_opens_no_stor
             "duplicate",
             "--scenario",
             "killed",
+            "--scenario",
+            "bounce",
         ]
     )
     out, err = capfd.readouterr()
     assert code == 0, out + err
-    assert out.splitlines()[-1] == "drill: scenarios=4 passed=4 failed=0 duplicates=0 lost=0"
+    assert out.splitlines()[-1] == "drill: scenarios=5 passed=5 failed=0 duplicates=0 lost=0"
+    assert "1 came back: undelivered; 1 arrived: delivered; 2 ACCEPTED; 2 calls" in out
     assert "not configured: no account of class L" in out
     assert "mail (smtp, class N), text (http, class K)" in out
     assert len(re.findall(r"^    ✓ ", out, re.MULTILINE)) == len(
@@ -262,6 +267,25 @@ def test_a_provider_that_is_never_done_ends_the_scenario_as_failed(
     assert [result.verdict for result in totals.results] == [Verdict.FAILED]
     assert totals.lost == 4, "what has not ended counts as lost"
     assert any("not within 1 s" in text for text in failed(totals))
+
+
+def test_a_bounce_that_would_be_taken_for_a_delivery_is_found(
+    trap: Trap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sendonce.testing.drill import world
+
+    monkeypatch.setattr(world.World, "told", lambda self, key: {EventKind.DELIVERED})
+    configure(trap)
+    totals = drilled("acceptance followed by a later bounce")
+    assert [result.verdict for result in totals.results] == [Verdict.FAILED]
+    assert any("one message never came" in text for text in failed(totals))
+
+
+def test_without_the_api_a_bounce_is_not_configured(trap: Trap, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["sendonce.testing.drill.run"], "find_spec", lambda name: None)
+    configure(trap)
+    (result,) = drilled("acceptance followed by a later bounce").results
+    assert (result.verdict, result.why) == (Verdict.NOT_CONFIGURED, "needs the extra sendonce[api]")
 
 
 def test_a_failure_is_told_with_exit_code_1_and_leaves_its_stores_for_a_look(

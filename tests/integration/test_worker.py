@@ -39,7 +39,7 @@ from sendonce.core.pacing import GateLimits, Limit
 from sendonce.core.policy import AccountPolicy, Policy
 from sendonce.core.promise import Promise
 from sendonce.core.retry import RetryPolicy
-from sendonce.pipeline import claimer, sender, settler, worker
+from sendonce.pipeline import claimer, reaper, reconciler, sender, settler, worker
 from sendonce.pipeline.attempt import Attempted, Settled
 from sendonce.pipeline.record import lines_of
 from sendonce.pipeline.relay import relay
@@ -565,6 +565,44 @@ def test_the_first_beat_after_an_outage_ends_the_waits_that_have_grown(
         asyncio.run(work(working, until=lambda: it.states()[State.ACCEPTED] == 4, meanwhile=outage))
         assert "claim sms-K" in failed, "there was no outage"
         assert provider.door.effects == Counter(keys)
+
+
+def test_an_outage_between_two_beats_holds_up_no_recovery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No beat meets it, so nobody says that it is over; what a dead process held must not wait for long."""
+    monkeypatch.setattr(poller, "ERROR_WAIT_S", 1_000.0)
+    monkeypatch.setattr(poller, "ERROR_WAIT_MAX_S", 10_000.0)
+    monkeypatch.setattr(worker, "BEAT_AGAIN_S", 0.05)
+    failed: list[str] = []
+    again: set[str] = set()
+
+    def noted(stage: str, step: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **named: Any) -> Any:
+            if {"reaper", "reconciler"} <= set(failed):
+                again.add(stage)
+            return step(*given, **named)
+
+        return run
+
+    monkeypatch.setattr(reaper, "reap", noted("reaper", reaper.reap))
+    monkeypatch.setattr(reconciler, "doubts", noted("reconciler", reconciler.doubts))
+    with bench(tmp_path, 1, account()) as (it, _):
+        store = Flaky(it.another())
+        working = it.worker(
+            Scripted(it.policy.accounts["sms-K"].promise),
+            store=store,
+            on_error=lambda stage, error: failed.append(stage),
+        )
+
+        async def outage() -> None:
+            if working.heart.lease_until and not failed:
+                store.down = True
+            if {"reaper", "reconciler"} <= set(failed):
+                store.down = False
+
+        asyncio.run(work(working, until=lambda: again == {"reaper", "reconciler"}, meanwhile=outage))
+        assert "heartbeat" not in failed, "a beat met the outage"
 
 
 def test_a_process_that_cannot_renew_its_lease_starts_nothing_more(tmp_path: Path) -> None:

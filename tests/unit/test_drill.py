@@ -242,6 +242,29 @@ def test_the_last_line(results: list[tuple[Verdict, int]], ok: bool, line: str) 
     assert (totals.ok, str(totals)) == (ok, line)
 
 
+@pytest.mark.parametrize(
+    ("account", "called"),
+    [
+        ("mail", False),  # its bounces come as mail
+        ("text", True),  # Twilio signs with the auth token that the account has anyway
+        ("gateway", True),  # the sandbox's own API
+    ],
+)
+def test_whose_provider_calls_back(account: str, called: bool) -> None:
+    assert stage.calls_back(settings().accounts[account]) is called
+
+
+@pytest.mark.parametrize(("secrets", "called"), [("[]", False), ('["env:RESEND_SECRET"]', True)])
+def test_a_vendor_calls_back_where_the_configuration_has_its_secret(secrets: str, called: bool) -> None:
+    own = f'provider = "resend"\napi_key = "env:RESEND_KEY"\nevent_secrets = {secrets}\nchannel = "email"'
+    text = BASE.replace('provider = "smtp"\nchannel = "email"', own, 1)
+    for smtp in ('host = "smtp.provider.example"', 'username = "shop"', 'password = "env:SMTP_PASSWORD"'):
+        text = text.replace(f"{smtp}\n", "", 1)
+    account = settings(text).accounts["mail"]
+    assert account.provider == "resend"
+    assert stage.calls_back(account) is called
+
+
 def test_the_page_loads_nothing_and_shows_what_failed_unfolded_and_escaped() -> None:
     step = Step("<script>alert(1)</script>", "it holds & stays", "it did not", held=False)
     results = [

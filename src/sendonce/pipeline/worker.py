@@ -159,8 +159,9 @@ class Worker:
         self._beating = self._poller("heartbeat", self._beat, again_max_s=BEAT_AGAIN_S)
         self._beside = [
             self._beating,
-            self._poller("reaper", self._reap),
-            self._poller("reconciler", self._reconcile),
+            # What a dead process held waits for these, and an outage may be over before a beat meets it.
+            self._poller("reaper", self._reap, again_max_s=BEAT_AGAIN_S),
+            self._poller("reconciler", self._reconcile, again_max_s=BEAT_AGAIN_S),
         ]
         self._shared = sorted({name for route in policy.routes if route.shares for name in route.accounts})
         if self._shared:

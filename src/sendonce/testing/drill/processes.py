@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
@@ -19,12 +19,15 @@ from typing import Final
 from sendonce import telemetry
 from sendonce.app import App
 from sendonce.pipeline.worker import tell_of
+from sendonce.runtime.health import parse_address
 from sendonce.service import serve
 from sendonce.testing.drill.stage import Stage
 from sendonce.testing.transport import Faults, UnreliableQueue
 
 WORKER: Final = "worker"
 SCHEDULER: Final = "scheduler"
+CALLED: Final = "called scheduler"
+"""A scheduler beside the HTTP API, where providers tell what happened later."""
 HINTED: Final = "hinted worker"
 """A worker behind a queue transport that hands out everything twice and loses every acknowledgement."""
 STOP_S: Final = 10.0
@@ -88,7 +91,7 @@ def _run(stage: Stage, role: str, log: Path) -> None:
     with log.open("a", encoding="utf-8", buffering=1) as stream:
         telemetry.configure("info", "json", process=f"{role}-{os.getpid()}", stream=stream)
         with App(stage.settings()) as app:
-            asyncio.run(_until_asked_to_stop(app, role))
+            asyncio.run(_until_asked_to_stop(app, role, stage.called_at))
 
 
 def _end_with_the_drill() -> None:
@@ -98,22 +101,33 @@ def _end_with_the_drill() -> None:
     os._exit(1)
 
 
-async def _until_asked_to_stop(app: App, role: str) -> None:
+async def _until_asked_to_stop(app: App, role: str, called_at: str) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     if role == HINTED:
         await _hinted(app, stopping)
         return
-    await serve(
-        app,
-        work=role == WORKER,
-        schedule=role == SCHEDULER,
-        stopping=stopping,
-        role=role,
-        stop_s=STOP_S / 2,
-        stand_by=False,  # two that lead at once are the harder case
-        on_error=tell_of,
-    )
+    async with AsyncExitStack() as beside:
+        if role == CALLED:
+            await beside.enter_async_context(_called(app, called_at))
+        await serve(
+            app,
+            work=role == WORKER,
+            schedule=role in (SCHEDULER, CALLED),
+            stopping=stopping,
+            role=role,
+            stop_s=STOP_S / 2,
+            stand_by=False,  # two that lead at once are the harder case
+            on_error=tell_of,
+        )
+
+
+def _called(app: App, at: str) -> AbstractAsyncContextManager[int]:
+    """The API, which is an extra: only a drill that has it comes here."""
+    from sendonce.api.program import Program
+    from sendonce.api.server import serving
+
+    return serving(Program(app), parse_address(at, field="drill"), field="drill", stop_s=STOP_S / 2)
 
 
 async def _hinted(app: App, stopping: asyncio.Event) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from sendonce.testing.drill.scenario import Result, Step, Totals, Verdict
 
 MISSING: Final = (
-    "a bounce after the acceptance: what a provider says later is not taken in yet, so it cannot be drilled",
+    "bounces that come as mail, and the signatures of SendGrid and Amazon SES, which nobody else can make",
     "your request templates, answer paths and rules of http accounts: the sandbox has an API of its own",
     "your own store, where that is PostgreSQL: a drill has an embedded one",
 )

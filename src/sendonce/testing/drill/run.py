@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from sendonce.config import AccountSettings, Settings, did_you_mean
 from sendonce.core.delivery import Channel
@@ -18,7 +21,19 @@ from sendonce.core.errors import InvalidInput, Refused, SendonceError
 from sendonce.testing.drill.report import MISSING, Drilled, Report
 from sendonce.testing.drill.scenario import Result, Scenario, Step, Totals, Verdict
 from sendonce.testing.drill.scenarios import SCENARIOS
-from sendonce.testing.drill.stage import Door, Stage, Way, changes_of, check, promise_of, read, ways_of
+from sendonce.testing.drill.stage import (
+    AUTH_TOKEN,
+    SECRET,
+    Door,
+    Stage,
+    Way,
+    calls_back,
+    changes_of,
+    check,
+    promise_of,
+    read,
+    ways_of,
+)
 from sendonce.testing.drill.world import Stuck, World
 from sendonce.testing.sandbox import ChannelRules, SandboxClient, SandboxSettings, sandbox_in_thread
 
@@ -157,26 +172,33 @@ def _one(
     scenario: Scenario,
     number: int,
 ) -> Result:
-    ways = {
-        name: way
-        for name, way in drill.ways.items()
-        if scenario.class_ in (None, promise_of(drill.settings.accounts[name]).provider_class)
-        and drill.real in ("", name)
-    }
+    if scenario.events and not _has_api():
+        return Result(scenario, Verdict.NOT_CONFIGURED, why="needs the extra sendonce[api]")
+    ways = dict(_taking_part(drill, scenario))
     if not ways:
-        return Result(scenario, Verdict.NOT_CONFIGURED, why=f"no account of class {scenario.class_}")
+        what = "whose provider calls back" if scenario.events else f"of class {scenario.class_}"
+        return Result(scenario, Verdict.NOT_CONFIGURED, why=f"no account {what}")
+    called_at = f"127.0.0.1:{_free_port()}" if scenario.events else ""
     begun = time.monotonic()
     folder = drill.folder / f"{number + 1:02d}"
     folder.mkdir(parents=True)
     steps: list[Step] = []
     duplicates = lost = 0
     with ExitStack() as opened:
-        doors = {} if drill.real else {name: _sandbox(opened, drill) for name in drill.settings.accounts}
+        doors = (
+            {}
+            if drill.real
+            else {
+                name: _sandbox(opened, drill, _events_url(called_at, name))
+                for name in drill.settings.accounts
+            }
+        )
         stage = Stage(
             drill.settings.path,
             folder / "drill.db",
             {name: Door(door.host, door.http_port, door.smtp_port) for name, door in doors.items()},
             drill.real,
+            called_at,
         )
         taking_part = {name: door for name, door in doors.items() if name in ways}
         world = opened.enter_context(
@@ -200,5 +222,37 @@ def _one(
     )
 
 
-def _sandbox(opened: ExitStack, drill: Drill) -> SandboxClient:
-    return opened.enter_context(sandbox_in_thread(SandboxSettings(sms=drill.rules, email=drill.rules)))
+def _taking_part(drill: Drill, scenario: Scenario) -> Iterator[tuple[str, Way]]:
+    for name, way in drill.ways.items():
+        account = drill.settings.accounts[name]
+        if (
+            drill.real in ("", name)
+            and scenario.class_ in (None, promise_of(account).provider_class)
+            and (not scenario.events or calls_back(account))
+        ):
+            yield name, way
+
+
+def _has_api() -> bool:
+    return all(find_spec(name) for name in ("fastapi", "uvicorn"))
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _events_url(called_at: str, account: str) -> str:
+    return f"http://{called_at}/v1/events/{quote(account, safe='')}" if called_at else ""
+
+
+def _sandbox(opened: ExitStack, drill: Drill, events_url: str) -> SandboxClient:
+    settings = SandboxSettings(
+        sms=drill.rules,
+        email=drill.rules,
+        events_url=events_url,
+        events_secret=SECRET,
+        twilio_auth_token=AUTH_TOKEN,
+    )
+    return opened.enter_context(sandbox_in_thread(settings))

@@ -39,6 +39,7 @@ class Scenario:
     run       does it, and yields each step as it was seen
     class_    only for accounts of this class; None: for all
     sandbox   whether it needs a provider that can be told to misbehave. The others are for real accounts too
+    events    only for accounts whose provider calls back
     """
 
     name: str
@@ -47,6 +48,7 @@ class Scenario:
     run: Callable[[World], Iterator[Step]]
     class_: ProviderClass | None = None
     sandbox: bool = True
+    events: bool = False
 
 
 class Verdict(StrEnum):

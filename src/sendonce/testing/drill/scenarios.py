@@ -6,12 +6,14 @@ and policies. Each ends with a count of what arrived (`World.counted`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import replace
 from typing import Final
 
 from sendonce.core.lifecycle import State
 from sendonce.core.pacing import SECOND
 from sendonce.core.promise import ProviderClass
+from sendonce.core.provider_event import EventKind
 from sendonce.held import hold_of
 from sendonce.pipeline import pause, redrive, restore
 from sendonce.pipeline.cancel import By, Selection, cancel
@@ -28,6 +30,9 @@ SLOW_S: Final = 2.5
 RETRY_AFTER_S: Final = 3
 QUIET_S: Final = 1.5
 """How long somebody looks on where nothing may happen."""
+LATER_S: Final = [0.3, 0.6]
+"""How long after it took a message a provider says what became of it."""
+FOR_GOOD: Final = frozenset({EventKind.BOUNCED_HARD, EventKind.COMPLAINED, EventKind.SUPPRESSED})
 CROWD: Final = 60
 REASON: Final = "a drill"
 
@@ -159,8 +164,9 @@ def _frozen_worker(world: World) -> Iterator[Step]:
     world.publish()
     world.change(latency_s=[SLOW_S, SLOW_S])
     first = world.worker()
-    calls = _in_calls(world)
+    _in_calls(world)
     world.freeze(first)
+    calls = _cut_off(world)
     world.worker()
     world.change(latency_s=[0, 0])
     world.wait_for(lambda: _given_up(world), "another worker gives up its calls", within_s=LEASE_S * 6)
@@ -182,8 +188,9 @@ def _killed_worker(world: World) -> Iterator[Step]:
     world.publish()
     world.change(latency_s=[SLOW_S, SLOW_S])
     first = world.worker()
-    calls = _in_calls(world)
+    _in_calls(world)
     first.kill()
+    calls = _cut_off(world)
     world.change(latency_s=[0, 0])
     world.worker()
     world.wait_for(lambda: _given_up(world), "another worker gives up its calls", within_s=LEASE_S * 6)
@@ -333,6 +340,50 @@ def _settled(world: World, name: str) -> bool:
             return bool(report["replays"] == 0)
 
 
+def _bounced_later(world: World) -> Iterator[Step]:
+    world.change(
+        events={"delay_s": LATER_S, "bounced": {"next": 1}, "repeated": {"probability": 1}},
+    )
+    asked = world.reminders()
+    people = {key: one for one, result in zip(asked, world.ask(asked), strict=True) for key in result.keys}
+    world.scheduler()
+    world.worker()
+    world.until_rest()
+    yield _all_accepted(world, "providers take the messages", [*people])
+    world.wait_for(
+        lambda: all(world.told(key) for key in people), "what providers say later stands by its delivery"
+    )
+    came_back = world.came_back()
+    told = {key: world.told(key) for key in people}
+    yield Step(
+        "then each provider says, twice, that one message never came, and of the others that they did",
+        "each stays accepted, with what was said beside it; nothing is sent again",
+        f"{len(came_back)} came back: {_kinds(told, came_back)}; {len(told.keys() - came_back)} arrived: "
+        f"{_kinds(told, told.keys() - came_back)}; {world.said(people)}; {world.calls()} calls",
+        len(came_back) == len(world.doors)
+        and all((EventKind.DELIVERED in kinds) == (key not in came_back) for key, kinds in told.items())
+        and world.states(people) == {State.ACCEPTED: len(people)}
+        and world.calls() == len(people),
+    )
+    again = [replace(people[key], reminder=f"{people[key].reminder}-again") for key in sorted(came_back)]
+    results = world.ask(again)
+    world.until_rest()
+    found = {old: world.states(result.keys) for old, result in zip(sorted(came_back), results, strict=True)}
+    yield Step(
+        "the same people are due another reminder",
+        "an address that bounced for good is written to no more; a phone that did not answer is",
+        "; ".join(f"after {', '.join(told[old])}: {said(states)}" for old, states in found.items()),
+        all(
+            states == {State.SUPPRESSED if told[old] & FOR_GOOD else State.ACCEPTED: 1}
+            for old, states in found.items()
+        ),
+    )
+
+
+def _kinds(told: Mapping[str, Set[EventKind]], keys: Set[str]) -> str:
+    return ", ".join(sorted({kind.value for key in keys for kind in told[key]})) or "nothing told"
+
+
 def _dead_letters(world: World) -> Iterator[Step]:
     world.change(recipients=[{"pattern": "", "refusal": "blocked"}])
     keys = world.schedule(each=1)
@@ -425,6 +476,14 @@ def _in_calls(world: World) -> int:
     return sum(world.open_calls().values())
 
 
+def _cut_off(world: World) -> int:
+    """How many calls its worker will write nothing of any more. Some may have ended before it was stopped."""
+    calls = world.states()[State.SENDING]
+    if not calls:
+        raise Stuck("every call had ended before the worker was stopped: the machine is too busy to show it")
+    return calls
+
+
 def _given_up(world: World) -> bool:
     """Whether no call is in the hands of a process that is gone."""
     overdue = world.app.store.read(lambda tx: tx.calls.overdue(tx.steady, 1_000))
@@ -487,6 +546,13 @@ SCENARIOS: Final = (
         "reminders are cancelled while the provider has them",
         "the answer is true: pending, then accepted",
         _cancel_in_a_call,
+    ),
+    Scenario(
+        "acceptance followed by a later bounce",
+        "a provider takes messages, and says later, twice, that one of them never came",
+        "the acceptance stands, the bounce beside it; nothing is sent again",
+        _bounced_later,
+        events=True,
     ),
     Scenario(
         "worker lease ends in the middle of calls",

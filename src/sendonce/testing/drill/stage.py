@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from sendonce.app import App, make_provider
+from sendonce.app import App, make_event_source, make_provider
 from sendonce.config import AccountSettings, Problems, Settings, load
 from sendonce.core.delivery import Channel
 from sendonce.core.due import QuietHours, allowed_from
@@ -31,6 +31,7 @@ from sendonce.core.errors import ConfigError
 from sendonce.core.pacing import SECOND, GateLimits, Limit
 from sendonce.core.policy import CategoryPolicy, Recipients
 from sendonce.core.promise import Promise, ProviderClass
+from sendonce.core.provider_event import EventKind
 from sendonce.core.retry import RetryPolicy
 from sendonce.core.routing import Route, account_for
 from sendonce.testing.sandbox.vendors import VENDORS
@@ -53,6 +54,12 @@ RESERVED: Final = Recipients(allow=("drill-*@example.com", "+120255501*"))
 _UNSET: Final = "SENDONCE_DRILL_UNSET"
 _MADE_UP: Final = "AC" + "0" * 32
 """Stands for a credential: it is one for Twilio, and none of the others minds its form."""
+AUTH_TOKEN: Final = _MADE_UP
+SECRET: Final = "whsec_" + "c2VuZG9uY2UgZHJpbGw="
+"""What the sandboxes sign with when they call back; what configured secrets of events are exchanged for."""
+_SIGNING: Final = "SENDONCE_DRILL_SIGNING"
+_NO_SECRET: Final = frozenset({"sendgrid", "ses"})
+"""Their events are signed with a private key that is theirs alone, so no sandbox can stand in for them."""
 _NOT_KEPT: Final = frozenset(
     {"base_url", "ca_file", "timeout", "connect_timeout", "connections_max", "callback_url"}
 )
@@ -76,16 +83,18 @@ class Door:
 class Stage:
     """What every process of a scenario is given; small and plain, since it goes from process to process.
 
-    config  the user's file
-    store   the drill's own file of SQLite
-    doors   the sandbox of each account
-    real    the account that is used as it is configured, and alone; "" in a drill on sandboxes
+    config     the user's file
+    store      the drill's own file of SQLite
+    doors      the sandbox of each account
+    real       the account that is used as it is configured, and alone; "" in a drill on sandboxes
+    called_at  where the API listens for what providers say later; "": nobody calls
     """
 
     config: Path
     store: Path
     doors: Mapping[str, Door]
     real: str = ""
+    called_at: str = ""
 
     def settings(self) -> Settings:
         """The configuration as this stage has it. Raises `ConfigErrors` as the file itself would."""
@@ -94,7 +103,9 @@ class Stage:
         )
         if self.real:
             return _alone(settings, settings.accounts[self.real])
-        return _redirected(settings, self.doors)
+        redirected = _redirected(settings, self.doors)
+        # Some providers sign the address that they call.
+        return replace(redirected, public_url=f"http://{self.called_at}") if self.called_at else redirected
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +128,13 @@ def promise_of(account: AccountSettings) -> Promise:
     """What the configured adapter promises. It is made for this question alone, opens nothing, and needs no
     credential: where one is not at hand, a made-up word stands for it. Raises `ConfigError`."""
     return make_provider(_without_credentials(account)).promise
+
+
+def calls_back(account: AccountSettings) -> bool:
+    """Whether the account's stand-in tells later what became of a message, in a way that can be verified."""
+    if account.provider in _NO_SECRET:
+        return False
+    return make_event_source(_at(account, Door("127.0.0.1", 1, 1))) is not None
 
 
 def check(settings: Settings) -> None:
@@ -233,6 +251,7 @@ def _stand_in(account: AccountSettings, promise: Promise, door: Door) -> tuple[s
                 "receipt_path": "id",
                 "code_path": "error.code",
                 "throttle_scope": account.options.get("throttle_scope", "undeclared"),
+                "events": _events(account.channel),
                 **_offers(promise, f"{api}/v1/{resource}"),
                 **times,
             }
@@ -261,6 +280,8 @@ def _at_vendor(
         for key, value in account.options.items()
         if key.removesuffix("_s") not in _NOT_KEPT
     }
+    if kept.get("event_secrets"):
+        kept["event_secrets"] = [f"env:{_SIGNING}"]
     options = {**kept, "base_url": base_url, "allow_plain_http": True, **times}
     place = replace(account.place, environ=_Environ({}))
     try:
@@ -294,6 +315,21 @@ def _offers(promise: Promise, url: str) -> dict[str, object]:
             "arrival_max_s": min(promise.arrival_max_s, ARRIVAL_MAX_S),
         }
     return offers
+
+
+def _events(channel: Channel) -> dict[str, object]:
+    """How the sandbox's API calls back."""
+    never_came = EventKind.BOUNCED_HARD if channel is Channel.EMAIL else EventKind.UNDELIVERED
+    return {
+        "secrets": [f"env:{_SIGNING}"],
+        "signed": "standard",
+        "kind_path": "type",
+        "kinds": {"delivered": EventKind.DELIVERED.value, "bounced": never_came.value},
+        "id_path": "id",
+        "receipt_path": "message_id",
+        "reference_path": "reference",
+        "time_path": "at",
+    }
 
 
 def _in_time(limits: GateLimits) -> GateLimits:
@@ -374,7 +410,7 @@ class _Environ(Mapping[str, str]):
         self._real = real
 
     def __getitem__(self, name: str) -> str:
-        return self._real.get(name) or _MADE_UP
+        return SECRET if name == _SIGNING else self._real.get(name) or _MADE_UP
 
     def __contains__(self, name: object) -> bool:
         return True

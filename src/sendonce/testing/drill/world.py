@@ -24,15 +24,16 @@ from sendonce.core.lifecycle import State
 from sendonce.core.pacing import SECOND
 from sendonce.core.policy import AccountPolicy, UncertainPolicy
 from sendonce.core.promise import ProviderClass
+from sendonce.core.provider_event import EventKind
 from sendonce.core.reminder import Asked
 from sendonce.pipeline import consent
-from sendonce.pipeline.record import Line, lines_of
+from sendonce.pipeline.record import Line, facets_of, lines_of
 from sendonce.pipeline.scheduler import PassReport
 from sendonce.pipeline.templates import add_sources
 from sendonce.pipeline.verify import verify
 from sendonce.ports.store import Delivery, Tx
 from sendonce.render import TemplateSource
-from sendonce.testing.drill.processes import SCHEDULER, WORKER, Member, member
+from sendonce.testing.drill.processes import CALLED, SCHEDULER, WORKER, Member, member
 from sendonce.testing.drill.scenario import Step
 from sendonce.testing.drill.stage import Stage, Way
 from sendonce.testing.sandbox import SandboxClient
@@ -136,7 +137,7 @@ class World:
         return self._start(role)
 
     def scheduler(self) -> Member:
-        return self._start(SCHEDULER)
+        return self._start(CALLED if self._stage.called_at else SCHEDULER)
 
     def freeze(self, one: Member) -> None:
         """Stop a process where it stands, but not with the file's lock in its hands: then everybody waits for
@@ -215,6 +216,20 @@ class World:
     def ledger(self, key: str) -> list[Line]:
         (row,) = self.rows([key])
         return self.app.store.read(lambda tx: lines_of(tx, row.id))
+
+    def told(self, key: str) -> set[EventKind]:
+        """What stands beside a delivery of what its provider said later."""
+        (row,) = self.rows([key])
+        return {fact.kind for fact in self.app.store.read(lambda tx: facets_of(tx, row.id))}
+
+    def came_back(self) -> set[str]:
+        """The deliveries of which a sandbox said later that they never came, by their markers."""
+        return {
+            str(event["marker"])
+            for door in self.doors.values()
+            for event in door.events()
+            if event["kind"] == "bounced"
+        }
 
     def count(self, event: str) -> Counter[str]:
         """How often an event stands in the ledger of each delivery."""
