@@ -13,14 +13,14 @@ opt-out from a provider. What a held store may have lost an attempt of is doubte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Literal
 
 from sendonce.core.consent import NoRecord, refusal
 from sendonce.core.errors import InvalidInput, StoreUnavailable
-from sendonce.core.lifecycle import Ending, Event, Facts, Moved, State, step
+from sendonce.core.lifecycle import OPEN, Ending, Event, Facts, Moved, State, step
 from sendonce.core.policy import Policy
 from sendonce.held import doubted
 from sendonce.moves import facts_of, move_of
@@ -126,23 +126,27 @@ def withdraw_refused(
     records count here; what no record at all means is read where a delivery would go out.
     """
     answers: list[Answer] = []
-    keys = list(dict.fromkeys(addresses))
-    for key, records in tx.preferences.of(keys).items():
-        tenant, channel, address_tag = key
-        after = 0
-        while page := tx.deliveries.matching(
-            "address_open", {"tenant": tenant, "address_tag": address_tag}, PAGE, after
-        ):
-            after = page[-1].id
-            reasons = {
-                delivery.id: why
-                for delivery in page
-                if delivery.channel == channel
-                and (why := refusal(records, delivery.category, NoRecord.ALLOW)) is not None
-            }
-            refused = [delivery for delivery in page if delivery.id in reasons]
-            answers += withdraw(tx, refused, Event.SUPPRESSED, policy=policy, actor=actor, reasons=reasons)
+    records = tx.preferences.of(list(addresses))
+    ids = sorted(tx.deliveries.open_at(list(records)))
+    for at in range(0, len(ids), PAGE):
+        # Locked now, and asked again: one may have ended, or been given another address, meanwhile.
+        page = [row for row in tx.deliveries.by_ids(ids[at : at + PAGE]) if row.standing.state in OPEN]
+        reasons = {
+            row.id: why
+            for row in page
+            if (said := records.get((row.tenant, row.channel.value, row.address_tag)))
+            and (why := refusal(said, row.category, NoRecord.ALLOW)) is not None
+        }
+        refused = [row for row in page if row.id in reasons]
+        answers += withdraw(tx, refused, Event.SUPPRESSED, policy=policy, actor=actor, reasons=reasons)
     return answers
+
+
+def lock_open(tx: Tx, addresses: Collection[tuple[str, str, str]], ids: Iterable[int]) -> None:
+    """Lock what `withdraw_refused` will take back of these addresses together with the deliveries `ids`, all
+    in order of id: for a unit that has both to do, one after the other."""
+    if addresses:
+        tx.deliveries.by_ids(sorted(tx.deliveries.open_at(list(addresses)).union(ids)))
 
 
 def check_reason(text: str) -> str:

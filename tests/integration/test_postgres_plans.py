@@ -33,6 +33,8 @@ BY: Final = {
     "delivery_by_key": "delivery_tenant_key_key",
     "delivery_of_reminder": "delivery_reminder",
     "delivery_due": "agenda_pass",
+    "delivery_first_due": "agenda_pass",
+    "delivery_open_at": "delivery_address",
     "delivery_wake": "agenda_waiting",
     "delivery_wake_some": "agenda_waiting",
     "delivery_ready": "agenda_ready",
@@ -208,7 +210,7 @@ def texts(name: str) -> Iterator[bytes]:
 _NUMBERS: Final = {
     "maybe", "permit", "next_at", "expires_at", "tag", "cost", "attempts", "failures", "throttles",
     "first_try", "last_try", "ended_at", "from_epoch", "from_seq", "after", "upto", "before", "erased",
-    "mark", "rank", "tries", "look",
+    "mark", "rank", "tries", "look", "now",
 }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ from sendonce.moves import facts_of
 from sendonce.pipeline.record import lines_of
 from sendonce.ports.store import Delivery, Erasure, HandedIn, Store, Tx
 from sendonce.preparation import name_of_person
-from sendonce.withdrawal import Answer, check_reason, judge, withdraw, withdraw_refused
+from sendonce.withdrawal import Answer, check_reason, judge, lock_open, withdraw, withdraw_refused
 
 PAGE: Final = 8
 """Deliveries in one unit, each with its ledger read: some 5 ms of the write lock."""
@@ -143,7 +143,8 @@ def go_on(
         done.dropped += len(ids)
     after = 0
     while True:
-        unit = store.write(partial(_erase_page, request, policy, store.secret, after)).result()
+        seen = store.read(partial(_seen, request, after))
+        unit = store.write(partial(_erase_page, request, policy, store.secret, after, seen)).result()
         if unit.last is None:
             break
         after = unit.last
@@ -197,15 +198,31 @@ class _Unit:
         done.waiting += self.waiting
 
 
-def _erase_page(request: Erasure, policy: Policy, secret: bytes, after: int, tx: Tx) -> _Unit:
+_Seen = tuple[frozenset[int], frozenset[tuple[str, str, str]]]
+"""The ids of a page, and the addresses that it went to."""
+
+
+def _seen(request: Erasure, after: int, tx: Tx) -> _Seen:
+    page = _page(request, after, tx)
+    return frozenset(row.id for row in page), _addresses(tx, page)
+
+
+def _erase_page(request: Erasure, policy: Policy, secret: bytes, after: int, seen: _Seen, tx: Tx) -> _Unit:
+    """One unit. Locks in one order, as everywhere: preferences, deliveries by id. `seen` is what the page was
+    shortly before, by which that is known ahead; what a revision brought in between is added."""
+    ids, expected = seen
+    suppressed = 0
+    if not request.may_write:
+        suppressed = _suppress(tx, sorted(expected), request.actor)
+        lock_open(tx, expected, ids)
     page = _page(request, after, tx)
     if not page:
         return _Unit()
-    unit = _Unit(last=page[-1].id, deliveries=len(page))
+    unit = _Unit(last=page[-1].id, deliveries=len(page), addresses=suppressed)
     unit.answers = withdraw(tx, page, Event.CANCELLED, policy=policy, actor=request.actor, reasons=REASON)
-    addresses = sorted({each for row in page for each in _addresses_of(tx, row)})
+    addresses = sorted(_addresses(tx, page) | expected)
     if not request.may_write:
-        unit.addresses = _suppress(tx, addresses, request.actor)
+        unit.addresses += _suppress(tx, sorted(set(addresses) - expected), request.actor)
         own = {row.id for row in page}
         answers = withdraw_refused(tx, addresses, policy=policy, actor=request.actor)
         unit.others = sum(answer.changed and answer.delivery_id not in own for answer in answers)
@@ -227,6 +244,10 @@ def _destroy(tx: Tx, unit: _Unit, reminder_ids: Collection[int], page: frozenset
     full = [id_ for id_, one in tx.reminders.by_ids(list(over)).items() if one.recipients or one.spec_hash]
     unit.texts = tx.removals.empty(full, [row.id for id_ in full for row in over[id_]], erased=True)
     unit.reminders = len(full)
+
+
+def _addresses(tx: Tx, page: Sequence[Delivery]) -> frozenset[tuple[str, str, str]]:
+    return frozenset(each for row in page for each in _addresses_of(tx, row))
 
 
 def _addresses_of(tx: Tx, row: Delivery) -> set[tuple[str, str, str]]:
@@ -286,7 +307,7 @@ def _look_at(page: Sequence[Delivery], policy: Policy, done: Erased, tx: Tx) -> 
     first = {min(each.id for each in tx.deliveries.of_reminders([one.id])): one for one in reminders}
     ids = {row.id for row in page}
     done.reminders += sum(bool(one.recipients or one.spec_hash) for id_, one in first.items() if id_ in ids)
-    return {each for row in page for each in _addresses_of(tx, row)}
+    return set(_addresses(tx, page))
 
 
 def _look_at_address(address: tuple[str, str, str], own: Collection[int], done: Erased, tx: Tx) -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,7 +47,7 @@ from sendonce.moves import move_on
 from sendonce.pipeline.record import lines_of, masked_of
 from sendonce.ports.store import EventLook, Row, Sent, Store, StoredEvent, Tx
 from sendonce.telemetry import fault, tell
-from sendonce.withdrawal import withdraw_refused
+from sendonce.withdrawal import lock_open, withdraw_refused
 
 RETURNED_MAIL: Final = ""
 """The account of what came as mail: one mailbox may serve many, and the token alone says whose it is."""
@@ -319,9 +319,10 @@ def apply(tx: Tx, events: Sequence[StoredEvent], policy: Policy, *, secret: byte
     """
     done = Applied(looked=len(events), left=Counter())
     targets = _targets(tx, events, secret)
-    # Locks in one order: preferences, deliveries, as everywhere.
-    _keep_records(tx, events, targets, policy)
-    in_flight, proven = _settle(tx, events, targets, policy)
+    # Locks in one order: preferences, deliveries by id, as everywhere.
+    proofs = _proofs(events, targets)
+    _keep_records(tx, events, targets, policy, proofs)
+    in_flight, proven = _settle(tx, proofs, policy)
     done.proven = proven
     ended: list[tuple[int, EventLook, str, int]] = []
     later: list[tuple[int, int, str]] = []
@@ -437,8 +438,17 @@ def _was_receipt_of(tx: Tx, sent: Sent, event: StoredEvent) -> bool:
 # What follows for addresses
 
 
-def _keep_records(tx: Tx, events: Sequence[StoredEvent], targets: Mapping[int, Sent], policy: Policy) -> None:
-    """Put into force what is said of addresses; with it, what else was planned for them is taken back."""
+def _keep_records(
+    tx: Tx,
+    events: Sequence[StoredEvent],
+    targets: Mapping[int, Sent],
+    policy: Policy,
+    proofs: Collection[int],
+) -> None:
+    """Put into force what is said of addresses; with it, what else was planned for them is taken back.
+
+    `proofs`: the deliveries that are locked after it.
+    """
     records: dict[tuple[str, ...], Row] = {}
     for event in events:
         for tenant, channel, tag, seen in _addresses(tx, event, targets.get(event.id), policy):
@@ -457,6 +467,7 @@ def _keep_records(tx: Tx, events: Sequence[StoredEvent], targets: Mapping[int, S
     for (tenant, channel_word, tag, kind_word), record in sorted(records.items()):
         if kind_word != Kind.OPT_IN.value:
             by_account.setdefault(str(record["actor"]), []).append((tenant, channel_word, tag))
+    lock_open(tx, {each for addresses in by_account.values() for each in addresses}, proofs)
     for actor, addresses in by_account.items():
         withdraw_refused(tx, addresses, policy=policy, actor=actor)
 
@@ -519,11 +530,8 @@ def _actor(event: StoredEvent) -> str:
 # What follows for deliveries
 
 
-def _settle(
-    tx: Tx, events: Sequence[StoredEvent], targets: Mapping[int, Sent], policy: Policy
-) -> tuple[set[int], int]:
-    """Settle what events prove to be sent; deliveries whose open call is waited for, and how many were
-    settled.
+def _proofs(events: Sequence[StoredEvent], targets: Mapping[int, Sent]) -> dict[int, StoredEvent]:
+    """What proves by the events that a delivery was sent, for those that are not known to be.
 
     Only a send key proves: a receipt that we know is in the ledger with the acceptance already. Most
     deliveries are ACCEPTED by then, which is for ever, and are not even locked.
@@ -537,6 +545,11 @@ def _settle(
             known = proofs.get(target.delivery_id)
             if known is None or (event.receipt and not known.receipt):
                 proofs[target.delivery_id] = event
+    return proofs
+
+
+def _settle(tx: Tx, proofs: Mapping[int, StoredEvent], policy: Policy) -> tuple[set[int], int]:
+    """Settle what is proven; deliveries whose open call is waited for, and how many were settled."""
     in_flight: set[int] = set()
     proven = 0
     for row in tx.deliveries.by_ids(list(proofs)) if proofs else ():

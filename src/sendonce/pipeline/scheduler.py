@@ -489,7 +489,7 @@ class _Begun:
 def _begin(tx: Tx, *, quiet: bool) -> _Begun | None:
     if tx.held or ("scheduler", "") in active_pauses(tx):
         return None
-    idle = quiet and not tx.deliveries.due(tx.now, 1)
+    idle = quiet and tx.deliveries.first_due(tx.now) is None
     return _Begun(int(tx.meta("mark") or 0), tx.now, idle, tx.epoch)
 
 
@@ -510,9 +510,9 @@ def _finish(
 
 def _advance(tx: Tx, at: int) -> int:
     """Move the mark to where everything due by `at` is decided; it never goes back."""
-    left = tx.deliveries.due(at, 1)
+    # What another pass has in hand is not decided: that pass may yet fail.
+    oldest = tx.deliveries.first_due(at)
     before = tx.meta("mark")
-    oldest = left[0].course.next_at if left else None
     mark = window_of(None if before is None else int(before), at, oldest_pending=oldest).end
     tx.set_meta("mark", str(mark))
     return mark

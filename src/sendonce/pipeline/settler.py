@@ -39,7 +39,7 @@ from sendonce.moves import move_on, note
 from sendonce.pipeline.attempt import Attempted, Claim, Settled
 from sendonce.ports.store import Course, Delivery, Move, Tx
 from sendonce.telemetry import tell
-from sendonce.withdrawal import withdraw_refused
+from sendonce.withdrawal import lock_open, withdraw_refused
 
 
 def settle(
@@ -50,9 +50,11 @@ def settle(
 
     `chance` draws from [0, 1) for backoff.
     """
-    # Locks in one order: gates, preferences, deliveries.
+    # Locks in one order: gates, preferences, deliveries by id.
     _tell_gates(tx, attempts, chance)
     _remember_refusals(tx, attempts)
+    refused = {_address_of(attempt.claim) for attempt in attempts if _suppresses(attempt.outcome)}
+    lock_open(tx, refused, [attempt.claim.delivery_id for attempt in attempts])
     attempts, of_before = _by_epoch(tx, attempts)
     settled: list[Settled] = []
     for group in _side_by_side(sorted(attempts, key=lambda attempt: attempt.claim.delivery_id)):
@@ -369,7 +371,7 @@ def _remember_refusals(tx: Tx, attempts: Sequence[Attempted]) -> None:
         if _suppresses(attempt.outcome)
     ]
     if records:
-        tx.preferences.put(sorted(records, key=lambda record: str(record["address_tag"])))
+        tx.preferences.put(records)
 
 
 def _record(claim: Claim, outcome: Rejected, now: int) -> dict[str, int | str]:
@@ -390,8 +392,11 @@ def _record(claim: Claim, outcome: Rejected, now: int) -> dict[str, int | str]:
 
 def _take_back(tx: Tx, claim: Claim, policy: Policy) -> None:
     """What else was planned for an address that was refused, in the same unit."""
-    address = (claim.tenant, claim.channel.value, claim.address_tag)
-    withdraw_refused(tx, [address], policy=policy, actor=_provider(claim))
+    withdraw_refused(tx, [_address_of(claim)], policy=policy, actor=_provider(claim))
+
+
+def _address_of(claim: Claim) -> tuple[str, str, str]:
+    return claim.tenant, claim.channel.value, claim.address_tag
 
 
 def _provider(claim: Claim) -> str:

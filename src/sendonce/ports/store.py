@@ -404,9 +404,19 @@ class Deliveries(Protocol):
         """
         ...
 
+    def open_at(self, addresses: Sequence[tuple[str, str, str]]) -> set[int]:
+        """The ids of what has not ended to these (tenant, channel, address tag); locks nothing. May have some
+        of another channel: who locks a row asks it again."""
+        ...
+
     def due(self, now: int, limit: int) -> list[Delivery]:
         """SCHEDULED rows whose `next_at` has come, earliest first, locked; rows locked by others are
         skipped. State and a partial index decide, never a mark: late rows are simply seen."""
+        ...
+
+    def first_due(self, now: int) -> int | None:
+        """The earliest `next_at` of the SCHEDULED rows whose `next_at` has come, of those too that somebody
+        holds; locks nothing."""
         ...
 
     def wake(self, account: str, now: int) -> None:

@@ -125,8 +125,19 @@ class SqlDeliveries:
         check_text(*value.values())
         return self._page(f"delivery_matching_{what}", {**value, "limit": limit, "after": after})
 
+    def open_at(self, addresses: Sequence[tuple[str, str, str]]) -> set[int]:
+        named: list[Parameters] = [
+            {"tenant": tenant, "address_tag": tag}
+            for tenant, tag in sorted({(a[0], a[2]) for a in addresses})
+        ]
+        return {row[0] for rows in self._session.rows_each("delivery_open_at", named) for row in rows}
+
     def due(self, now: int, limit: int) -> list[Delivery]:
         return self._page("delivery_due", {"now": now, "limit": limit})
+
+    def first_due(self, now: int) -> int | None:
+        rows = self._session.rows("delivery_first_due", {"now": now})
+        return None if rows[0][0] is None else int(rows[0][0])
 
     def wake(self, account: str, now: int) -> None:
         self._session.run("delivery_wake", {"account": account, "now": now})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from sendonce.core.consent import Kind, Preference
 from sendonce.core.ledger import Value
@@ -142,6 +143,9 @@ class SqlRuns:
         )
 
 
+_OF_PREFERENCE: Final = ("tenant", "channel", "address_tag", "category", "kind")
+
+
 class SqlPreferences:
     """`ports.store.Preferences` on a session."""
 
@@ -157,7 +161,9 @@ class SqlPreferences:
         return {key: [Preference(Kind(row[0]), *row[1:]) for row in rows] for key, rows in found if rows}
 
     def put(self, records: Sequence[Mapping[str, int | str]]) -> int:
-        return sum(self._session.run_each("preference_put", records))
+        # In one order whoever puts them, so that two who put the same ones do not wait for each other.
+        ordered = sorted(records, key=lambda record: tuple(str(record[name]) for name in _OF_PREFERENCE))
+        return sum(self._session.run_each("preference_put", ordered))
 
     def remove(self, tenant: str, channel: str, address_tag: str, category: str, kind: str) -> int:
         return self._session.run(

@@ -59,6 +59,10 @@ SELECT {delivery} FROM delivery
 WHERE tenant = :tenant AND address_tag = :address_tag AND ended_at = 0 AND id > :after
 ORDER BY id LIMIT :limit {for_update};
 
+-- Their ids, for who locks them in one order with others.
+-- name: delivery_open_at
+SELECT id FROM delivery WHERE tenant = :tenant AND address_tag = :address_tag AND ended_at = 0;
+
 -- name: delivery_matching_pending
 SELECT {delivery} FROM agenda CROSS JOIN {lock_each}
 WHERE id = delivery_id AND look = 0 AND state = 'SCHEDULED' AND delivery_id > :after
@@ -80,6 +84,10 @@ WHERE id IN (SELECT delivery_id FROM ledger WHERE receipt = :receipt AND receipt
 SELECT {delivery} FROM agenda CROSS JOIN {skip_each}
 WHERE id = delivery_id AND look = 0 AND at <= :now AND state = 'SCHEDULED' AND next_at <= :now
 ORDER BY at, delivery_id LIMIT :limit;
+
+-- Locks nothing and passes nothing over: what somebody holds is due until he has decided.
+-- name: delivery_first_due
+SELECT min(at) FROM agenda WHERE look = 0 AND at <= :now;
 
 -- Where others write at the same time, what somebody holds is left alone: he is about to decide on it.
 -- name: delivery_wake

@@ -26,12 +26,15 @@ WHERE account = :account AND version = :version;
 -- name: flow_get
 SELECT tag FROM flow WHERE account = :account AND flow = :flow;
 
+-- Of two who went on from the same place, the one that came further counts, whoever writes last.
 -- name: flow_save
 INSERT INTO flow (account, flow, tag) VALUES (:account, :flow, :tag)
-ON CONFLICT (account, flow) DO UPDATE SET tag = excluded.tag;
+ON CONFLICT (account, flow) DO UPDATE SET tag = excluded.tag WHERE excluded.tag > flow.tag;
 
+-- What another has in hand is not idle; to wait for it could be to wait for each other.
 -- name: flow_forget
-DELETE FROM flow WHERE account = :account AND tag < :below;
+DELETE FROM flow WHERE account = :account AND flow IN (
+    SELECT flow FROM flow WHERE account = :account AND tag < :below {skip_locked});
 
 -- name: call_count
 SELECT count(*) FROM open_call WHERE account = :account;

@@ -396,6 +396,9 @@ class StoreSuite:
         assert found("pending") == [a.id, d.id]
         assert found("address", tenant="t", address_tag="ann") == [a.id, c.id]
         assert found("address_open", tenant="t", address_tag="ann") == [a.id]
+        open_at = [("t", "email", "ann"), ("t", "email", "nobody"), ("t", "email", "ann")]
+        assert store.read(lambda tx: tx.deliveries.open_at(open_at)) == {a.id}
+        assert store.read(lambda tx: tx.deliveries.open_at([])) == set()
         assert found("state", state="UNCERTAIN") == [b.id]
         assert found("state", state="DEAD") == []
         assert found("receipt", receipt="r-77") == [c.id]
@@ -445,6 +448,8 @@ class StoreSuite:
         assert due(START + 59) == ["first", "second", "late"]
         assert due(START + 60, limit=2) == ["first", "second"]
         assert due(START + 9) == []
+        assert store.read(lambda tx: tx.deliveries.first_due(START + 60)) == START + 10
+        assert store.read(lambda tx: tx.deliveries.first_due(START + 9)) is None
 
     def test_a_row_that_commits_late_below_the_mark_is_still_due(self, store: Store) -> None:
         add(store, new("early", due_at=START - 50), new("later", due_at=START - 10))
