@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import apsw
@@ -85,6 +86,59 @@ def test_a_database_of_something_else_is_refused(database: apsw.Connection) -> N
     with pytest.raises(StoreMismatch, match=r"table invoices.*name another file"):
         migrate(database, TOKENS)
     assert schema(database) == [("table", "invoices")]
+
+
+CONTRACTED: dict[int, str] = {}
+"""Migrations that take something away, and why no process of the version before can miss it."""
+
+TAKES_AWAY = {
+    r"\bDROP (TABLE|COLUMN|VIEW|FUNCTION|TRIGGER|SCHEMA)\b": "it drops what the version before may use",
+    r"\bRENAME\b": "it renames what the version before knows by its old name",
+    r"\bALTER COLUMN\b.*\b(TYPE|SET NOT NULL|DROP DEFAULT)\b": "what the version before writes may not fit",
+    r"\bADD (CONSTRAINT|CHECK|UNIQUE|FOREIGN KEY)\b": "what the version before writes may not fit",
+    r"\bADD COLUMN\b(?=.*\bNOT NULL\b)(?!.*\bDEFAULT\b)": "the version before writes rows without it",
+    r"\bCREATE UNIQUE INDEX\b": "what the version before writes may not fit",
+    r"\bDELETE FROM\b": "it deletes what the version before may read",
+}
+
+
+def taken_away(text: str) -> list[str]:
+    """What keeps the version before from going on beside a migration (docs/operate/upgrade.md)."""
+    statements = [" ".join(each.split()) for each in re.sub(r"--.*", "", text).split(";")]
+    made = set(re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", text))
+    return [
+        f"{statement[:80]}: {why}"
+        for statement in statements
+        for pattern, why in TAKES_AWAY.items()
+        if re.search(pattern, statement, re.IGNORECASE)
+        and not re.search(rf"\b(?:ON|TABLE) ({'|'.join(made) or '-'})\b", statement)  # its own
+    ]
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_a_migration_takes_nothing_away_that_the_version_before_uses(database: str) -> None:
+    later = dict(migrations(database)[1:])  # before the first one there was nothing
+    found = {number: taken_away(text) for number, text in later.items() if number not in CONTRACTED}
+    assert {number: problems for number, problems in found.items() if problems} == {}
+    assert set(CONTRACTED) <= set(later)
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("CREATE TABLE batch (id {id}, name TEXT NOT NULL); CREATE INDEX batch_name ON batch (name);", 0),
+        ("CREATE TABLE batch (id {id}); CREATE UNIQUE INDEX batch_id ON batch (id);", 0),
+        ("ALTER TABLE delivery ADD COLUMN more TEXT NOT NULL DEFAULT '';", 0),
+        ("-- DROP TABLE in a comment\nCREATE INDEX delivery_x ON delivery (x);", 0),
+        ("ALTER TABLE delivery ADD COLUMN more TEXT NOT NULL;", 1),
+        ("ALTER TABLE delivery\n  DROP COLUMN more;", 1),
+        ("ALTER TABLE delivery RENAME COLUMN a TO b;", 1),
+        ("CREATE UNIQUE INDEX delivery_x ON delivery (x);", 1),
+        ("ALTER TABLE delivery ALTER COLUMN a TYPE BIGINT; DROP TABLE agenda;", 2),
+    ],
+)
+def test_the_rule_for_migrations_finds_what_breaks_it(text: str, problems: int) -> None:
+    assert len(taken_away(text)) == problems, taken_away(text)
 
 
 def test_every_row_carries_its_partition(database: apsw.Connection) -> None:
