@@ -30,7 +30,10 @@ DEPLOY = ROOT / "deploy"
 PROGRAM = "/opt/sendonce/bin/sendonce"
 BEYOND_S = 5.0
 """By so much a manager must wait longer than a stop may take: for the start of the program, and its exit."""
+BACKUP = "sendonce-backup.service"
+"""It comes to its end, so what is said of processes that stay is not said of it."""
 UNITS = {path.name: path.read_text("utf-8") for path in sorted((DEPLOY / "systemd").glob("*.service"))}
+STAYING = sorted(UNITS.keys() - {BACKUP})
 COMPOSE: Any = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
 MANIFESTS: list[Any] = [
     manifest
@@ -68,7 +71,7 @@ def values(unit: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", STAYING)
 def test_a_unit_starts_a_command_that_exists_and_waits_for_its_stop(unit: str) -> None:
     settings = values(unit)
     (line,) = settings["ExecStart"]
@@ -85,10 +88,28 @@ def test_a_unit_starts_a_command_that_exists_and_waits_for_its_stop(unit: str) -
 
 def test_units_differ_in_what_they_run_and_in_nothing_else() -> None:
     own = {"Description", "ExecStart", "Environment", "EnvironmentFile"}
-    common = [{name: value for name, value in values(unit).items() if name not in own} for unit in UNITS]
+    common = [{name: value for name, value in values(unit).items() if name not in own} for unit in STAYING]
     assert all(settings == common[0] for settings in common)
     assert common[0]["User"] == ["sendonce"]
     assert common[0]["NoNewPrivileges"] == ["yes"]
+    begins = list(common[0]).index("User")
+    bounds = dict(list(common[0].items())[begins:])
+    del bounds["StateDirectory"], bounds["WantedBy"]
+    assert bounds.items() <= values(BACKUP).items()
+
+
+def test_the_backup_of_a_night_is_a_command_that_exists(tmp_path: Path) -> None:
+    """Its shell line is run as systemd would, with a program in the place of ours that says what it got."""
+    (line,) = values(BACKUP)["ExecStart"]
+    shell, flag, text = shlex.split(line.replace("$$", "$").replace("%%", "%"))
+    program = tmp_path / "sendonce"
+    program.write_text('#!/bin/sh\necho "$@"\n', encoding="utf-8")
+    program.chmod(0o700)
+    command = [shell, flag, text.replace(PROGRAM, str(program))]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert re.fullmatch(r"backups/sendonce-\d{4}-\d\d-\d\dT\d{6}\.db", str(parsed(said)["file"]))
+    (after,) = values(BACKUP)["ExecStartPost"]
+    assert shlex.split(after)[1:] == ["backups", "-name", "sendonce-*.db", "-mtime", "+14", "-delete"]
 
 
 def test_systemd_takes_them_where_there_is_one(tmp_path: Path) -> None:
