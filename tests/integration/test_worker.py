@@ -224,11 +224,12 @@ class Bench:
         *providers: Scripted,
         store: Store | None = None,
         stop_s: float = 5.0,
+        idle_s: float = worker.IDLE_S,
         queues: Mapping[str, Queue] | None = None,
         on_error: OnError = worker.tell_of,
     ) -> Worker:
         named = dict(zip(self.policy.accounts, providers, strict=True))
-        settings = WorkerSettings(f"w-{next(self._numbers)}", "worker", "host", 1, stop_s)
+        settings = WorkerSettings(f"w-{next(self._numbers)}", "worker", "host", 1, stop_s, idle_s)
         return Worker(
             store or self.store,
             self.policy,
@@ -316,6 +317,24 @@ async def _true(condition: Callable[[], bool]) -> None:
 
 
 # Sending
+
+
+def test_what_was_given_back_is_claimed_again_without_waiting_for_the_next_look(tmp_path: Path) -> None:
+    """It missed its slot while the queue behind it was found empty: nobody but the worker knows of it."""
+
+    class MissesOnce(Scripted):
+        async def send(self, message: Message, *, start: Start) -> Outcome:
+            if self.asked:
+                return await super().send(message, start=start)
+            self.asked += 1
+            await _true(lambda: working._accounts[0]._waits_for_work)
+            return NotStarted("slot_missed")
+
+    with bench(tmp_path, 1, account()) as (it, _):
+        provider = MissesOnce(it.policy.accounts["sms-K"].promise)
+        working = it.worker(provider, idle_s=10 * WITHIN_S)
+        asyncio.run(work(working, until=lambda: provider.calls == 1))
+        assert it.states() == {State.ACCEPTED: 1}
 
 
 def test_dup_07_workers_that_overlap_send_everything_once(tmp_path: Path) -> None:

@@ -323,9 +323,12 @@ class Worker:
         except StoreUnavailable as error:
             # The outcomes are durable. What is not acknowledged comes again, and costs a look.
             tell(telemetry.STORE_UNAVAILABLE, stage="acknowledge", **fault(error))
+        given_back = {each.claim.account for each in attempts if isinstance(each.outcome, NotStarted)}
         for loop in self._accounts:
-            if loop.poller is not None and loop.waits_for_lane:
-                loop.poller.wake()
+            if loop.waits_for_lane:
+                loop.look()
+            if loop.name in given_back:  # it is ready again, and nobody tells of it
+                loop.more()
 
     async def _acknowledge(self, attempts: Sequence[Attempted]) -> None:
         begun: dict[Queue, list[Hint]] = {}
