@@ -19,7 +19,7 @@ test: $(READY) ## run the tests; ARGS="-k pacing" narrows them
 
 test-brokers: $(READY) ## hints over private RabbitMQ, NATS and SQS servers, killed and exchanged meanwhile
 	@$(BIN)/python -m tests.brokers.servers
-	@$(BIN)/pytest --numprocesses auto --dist worksteal tests/brokers $(ARGS)
+	@$(BIN)/pytest --numprocesses auto tests/brokers $(ARGS)
 
 test-postgres: $(READY) ## the tests of the PostgreSQL store on another version: PROGRAMS=/usr/lib/postgresql/15/bin
 	@test -x "$(PROGRAMS)/postgres" || { echo "test-postgres: PROGRAMS=FOLDER must name the folder of a postgres"; exit 1; }

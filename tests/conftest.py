@@ -3,6 +3,7 @@ test that needs PostgreSQL gets a server of this run alone."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,11 @@ from tests.postgres_schemas import OpenStores, Schemas
 # with the default limits on time, such a run is red though nothing is wrong.
 settings.register_profile("sendonce", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sendonce")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Two for each core: most of the time a test waits, for processes, servers, brokers and clocks."""
+    return 2 * (os.cpu_count() or 1)
 
 
 @pytest.fixture(scope="session")
