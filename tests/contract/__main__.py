@@ -37,6 +37,24 @@ from tests.integration.api_world import CONFIG, add_templates, reminder
 TOOL: Final = Path("build/contract/bin/schemathesis")
 CONFIGURATION: Final = Path(__file__).absolute().with_name("schemathesis.toml")
 """Which checks are left out, and why."""
+CALLED: Final = """
+[account.called]
+provider = "http"
+url = "https://api.example.com/send"
+channel = "email"
+body_json = "{}"
+limits = ["100/s"]
+lanes = 1
+from = "us@example.com"
+
+[account.called.events]
+secrets = ["env:KEY"]
+signed = "token"
+kind_path = "event"
+receipt_path = "id"
+kinds = { delivered = "delivered" }
+"""
+"""An account whose provider knows the very key that everything is asked with, so that it is believed."""
 ENDS_KEYS: Final = ("revoke_key", "rotate_key")
 """Not asked: it could end the key that asks."""
 
@@ -44,9 +62,11 @@ ENDS_KEYS: Final = ("revoke_key", "rotate_key")
 def main() -> None:
     asked = _asked()
     with _store(asked.store) as url, tempfile.TemporaryDirectory() as folder:
-        settings = parse(CONFIG, Path(folder) / "sendonce.toml", {"SENDONCE_STORE_URL": url})
-        with App(settings) as app:
+        given = {"SENDONCE_STORE_URL": url}
+        with App(parse(CONFIG, Path(folder) / "sendonce.toml", given)) as app:
             token = _fill(app)
+        given["KEY"] = token
+        with App(parse(CONFIG + CALLED, Path(folder) / "sendonce.toml", given)) as app:
             code = asyncio.run(_run(app, token, asked, Path(folder)))
     sys.exit(code)
 

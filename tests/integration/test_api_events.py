@@ -242,12 +242,24 @@ def test_who_is_not_called_and_what_is_no_call(hooked: Hooked) -> None:
     for nobody in ("mail", "unknown", "", "hooked/x", "%00", "hooked%2F", "..%2Fhooked"):
         answer = hooked.post(good, path=f"/v1/events/{nobody}")
         assert (answer.status, answer.problem["code"]) == (404, "not_found"), nobody
-    got = hooked.api.ask("GET", PATH, token="")
-    assert (got.status, got.headers["allow"]) == (405, "POST")
+    for path in (PATH, "/v1/events/unknown"):
+        got = hooked.api.ask("GET", path, token="")
+        assert (got.status, got.headers["allow"]) == (405, "POST")
     assert hooked.api.ask("GET", "/v1/events", token="").status == 401, "the feed is another door"
     assert hooked.post(b"{").problem["code"] == "bad_request", "signed, and no JSON"
     assert hooked.post(b"x" * (4 * 1024 * 1024 + 1)).status == 413
     assert hooked.kept() == []
+
+
+def test_the_document_tells_of_it_as_it_is(hooked: Hooked) -> None:
+    paths = hooked.api.get("/v1/openapi.json").ok()["paths"]
+    (operation,) = paths["/v1/events/{account}"].values()
+    assert operation["security"] == [], "no key: it is signed"
+    assert "Idempotency-Key" not in {each["name"] for each in operation["parameters"]}
+    answer = hooked.post(b'{"event":"delivered","id":"x"}')
+    assert answer.status == 200
+    assert answer.headers["content-type"].partition(";")[0] in operation["responses"]["200"]["content"]
+    assert "default" in operation["responses"], "a problem"
 
 
 def test_what_cannot_be_verified_now_is_asked_for_again(

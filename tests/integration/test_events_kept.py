@@ -32,7 +32,9 @@ def test_a_delivery_that_is_removed_takes_its_events_along() -> None:
     tell(world, "sms-K", say(K.DELIVERED, "rec-1"), say(K.DELIVERED, "nobody's"))
     apply(world, wait_s=0.0)
     world.advance(30 * DAY)
-    world.accepted("r-2")  # the newest of each kind stays
+    world.accepted("r-2", receipt="rec-2")  # the newest of each kind stays
+    tell(world, "sms-K", say(K.DELIVERED, "rec-2"))
+    apply(world)
     retention = Retention(world.store, world.policy, Keep(deliveries_s=7 * DAY))
     while retention.step() < 60.0:
         pass

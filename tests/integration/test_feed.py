@@ -15,9 +15,11 @@ from sendonce.core.errors import InvalidInput, Refused
 from sendonce.core.feed import Kind
 from sendonce.core.lifecycle import Event, State
 from sendonce.core.outcome import Accepted
+from sendonce.core.provider_event import EventKind, ProviderEvent
 from sendonce.core.retention import Keep
 from sendonce.held import FAILOVER, hold
 from sendonce.pipeline import feed as module
+from sendonce.pipeline.events import EventApplier, take_in
 from sendonce.pipeline.feed import BAD_CURSOR, GONE, Feed, Page, Told, pages
 from sendonce.pipeline.restore import released
 from sendonce.pipeline.retention import LOOK_S, Retention
@@ -113,6 +115,141 @@ def test_it_can_begin_at_a_time() -> None:
     assert [each.reminder for each in found] == [f"r-{number}" for number in range(25, 30)]
     assert len(told(world, since=1)[0]) == 30
     assert told(world, since=world.now + 7_200 * SECOND)[0] == []
+
+
+# What providers said later
+
+
+def hear(world: World, account: str, *said: ProviderEvent) -> None:
+    """Taken in, and applied."""
+    take_in(world.store, world.policy, account, said).result()
+    applier = EventApplier(world.store, world.policy, wait_s=0.0)
+    while applier.step() == 0.0:
+        pass
+
+
+def says(kind: EventKind, receipt: str, *, at: int = 0, code: str = "") -> ProviderEvent:
+    return ProviderEvent(f"{kind}-{receipt}-{at}", kind, receipt=receipt, code=code, occurred_at=at or None)
+
+
+def test_what_was_said_later_is_told_behind_the_acceptance_and_is_none() -> None:
+    world = World("K")
+    first, second = (world.accepted(f"r-{n}", receipt=f"m-{n}") for n in (1, 2))
+    at = world.now
+    world.advance(10)
+    hear(
+        world, "sms-K", says(EventKind.DELIVERED, "m-2", at=at + 1, code="30003"), says(EventKind.SENT, "m-1")
+    )
+    third = world.accepted("r-3", receipt="m-3")
+    found, cursor = told(world)
+    assert [(each.kind, each.delivery, each.event) for each in found] == [
+        (Kind.DISPOSITION, first, "accepted"),
+        (Kind.DISPOSITION, second, "accepted"),
+        (Kind.FACET, first, "sent"),  # as one unit learnt of both: in the order of deliveries
+        (Kind.FACET, second, "delivered"),
+        (Kind.DISPOSITION, third, "accepted"),
+    ]
+    facet = next(each for each in found if each.event == "delivered")
+    assert (facet.id, facet.at, facet.code) == (f"{second}/delivered", at + 1, "30003")
+    assert (facet.state, facet.over, facet.receipt, facet.actor) == (
+        "ACCEPTED",
+        True,
+        "m-2",
+        "provider:sms-K",
+    )
+    assert told(world, cursor) == ([], cursor)
+    hear(world, "sms-K", says(EventKind.COMPLAINED, "m-3"))
+    assert [(each.kind, each.event) for each in told(world, cursor)[0]] == [(Kind.FACET, "complained")]
+
+
+def test_of_one_kind_said_again_nothing_is_told_again() -> None:
+    world = World("K")
+    world.accepted("r-1", receipt="m-1")
+    at = world.now
+    world.advance(100)
+    hear(world, "sms-K", says(EventKind.DELIVERED, "m-1", at=at + 5))
+    found, cursor = told(world)
+    hear(world, "sms-K", says(EventKind.DELIVERED, "m-1", at=at + 3))
+    assert told(world, cursor)[0] == []
+    again, _ = told(world)
+    assert [each.id for each in again] == [each.id for each in found]
+    assert [each.at - at for each in again if each.kind is Kind.FACET] == [3], "the earliest counts"
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+@pytest.mark.parametrize("span", [1, 3, 4_096])
+def test_pages_of_any_size_meet_each_facet_once_and_behind_its_acceptance(
+    limit: int, span: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SPAN", span)
+    monkeypatch.setattr(module, "SPANS_MAX", 2)
+    world = World("K")
+    for number in range(4):
+        world.accepted(f"r-{number}", receipt=f"m-{number}")
+        if number:  # of the one before, so that its place is behind this one
+            hear(
+                world,
+                "sms-K",
+                *(says(kind, f"m-{number - 1}") for kind in (EventKind.SENT, EventKind.DELIVERED)),
+            )
+    found, _ = told(world, limit=limit)
+    ids = [each.id for each in found]
+    assert len(ids) == len(set(ids)) == 4 + 2 * 3
+    places = [(each.kind, each.reminder) for each in found]
+    for number in range(3):
+        accepted = places.index((Kind.DISPOSITION, f"r-{number}"))
+        facets = [at for at, place in enumerate(places) if place == (Kind.FACET, f"r-{number}")]
+        assert accepted + 1 < min(facets), "after the next acceptance, which was there by then"
+        assert number == 2 or max(facets) < places.index((Kind.DISPOSITION, f"r-{number + 2}"))
+
+
+def test_a_tenant_hears_nothing_of_what_is_said_to_others() -> None:
+    world = World("K")
+    world.accepted("r-1", receipt="m-1")
+    hear(world, "sms-K", says(EventKind.DELIVERED, "m-1"))
+    page = Feed(world.store).page(tenant="acme")
+    assert (page.told, page.more) == ((), False)
+
+
+def test_a_facet_is_found_by_the_time_when_we_learnt_of_it() -> None:
+    world = World("K")
+    for number in range(3):
+        world.accepted(f"r-{number}", receipt=f"m-{number}")
+    for number in range(3):
+        world.advance(3_600)
+        hear(world, "sms-K", says(EventKind.DELIVERED, f"m-{number}", at=1))
+    found, _ = told(world, since=world.now - 1_800 * SECOND)
+    assert [each.id for each in found] == ["r-2:c-1:sms/delivered"]
+
+
+def test_a_cursor_before_facets_that_were_removed_is_gone_and_one_behind_them_goes_on() -> None:
+    world = World("K")
+    world.accepted("r-1", receipt="m-1")
+    early = told(world)[1]  # all of the ledger, and nothing that was said later
+    hear(world, "sms-K", says(EventKind.DELIVERED, "m-1"))
+    late = told(world)[1]
+    world.advance(40 * DAY_S)
+    world.accepted("r-2", receipt="m-2")
+    hear(world, "sms-K", says(EventKind.DELIVERED, "m-2"))
+    world.schedule("newest", customer="c-newest", due_in_s=1e9)
+    retain(world)
+    with pytest.raises(Refused) as raised:
+        told(world, early)
+    assert raised.value.code == GONE
+    assert [each.event for each in told(world, late)[0]] == ["accepted", "delivered"]
+
+
+def test_the_newest_that_was_said_is_not_removed_so_that_its_number_is_given_once() -> None:
+    world = World("K")
+    world.accepted("r-1", receipt="m-1")
+    hear(world, "sms-K", says(EventKind.DELIVERED, "m-1"))
+    cursor = told(world)[1]
+    world.advance(40 * DAY_S)
+    world.accepted("r-2", receipt="m-2")
+    world.schedule("newest", customer="c-newest", due_in_s=1e9)
+    retain(world)
+    hear(world, "sms-K", says(EventKind.DELIVERED, "m-2"))
+    assert [each.event for each in told(world, cursor)[0]] == ["accepted", "delivered"]
 
 
 # What no longer holds
@@ -270,6 +407,33 @@ def test_an_open_transaction_with_a_lower_number_is_waited_for(
     rest = [page, *pages(feed, tenant=TENANT, after=page.cursor)]
     assert [seq for each in rest for seq in seqs(each)] == [2, 3, 4, 5, 6, 7]
     assert cursor in ("", first.cursor)
+
+
+@pytest.mark.sqlite_only
+def test_a_facet_with_a_lower_number_that_commits_late_is_waited_for(
+    many: tuple[Store, psycopg.Connection, int], postgres_url: str
+) -> None:
+    store, other, delivery = many
+    url, schema = bare(postgres_url)
+    feed = Feed(store)
+    with psycopg.connect(url, autocommit=True) as third:
+        third.execute(f"SET search_path = {schema}".encode())
+        write_end(third, delivery, 1)
+        first = feed.page(tenant=TENANT)
+        write_facet(other, delivery, "sent")  # open, and stays so
+        write_facet(third, delivery, "delivered")
+        page = feed.page(tenant=TENANT, after=first.cursor)
+        assert (page.told, page.more) == ((), True)
+        other.commit()
+        found = [each for page in pages(feed, tenant=TENANT, after=first.cursor) for each in page.told]
+    assert [each.event for each in found] == ["sent", "delivered"]
+
+
+def write_facet(connection: psycopg.Connection, delivery: int, kind: str) -> None:
+    connection.execute(
+        b"INSERT INTO facet (delivery_id, kind, rank, at, code, behind, told_at) "
+        b"VALUES (%d, '%s', 1, 1, '', 1, 1)" % (delivery, kind.encode())
+    )
 
 
 @pytest.mark.sqlite_only

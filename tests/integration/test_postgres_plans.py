@@ -88,8 +88,10 @@ BY: Final = {
     "event_blank": "provider_event_delivery",
     "event_blank_address": "provider_event_address",
     "event_drop": "provider_event_delivery",
-    "facet_drop": "facet_pkey",
-    "view_facets": "facet_pkey",
+    "facet_drop": "facet_delivery_id_kind_key",
+    "facet_numbers": "facet_delivery_id_kind_key",
+    "view_facets": "facet_delivery_id_kind_key",
+    "view_feed_facet_first": "facet_number",
     "view_events_of": "provider_event_delivery",
     "view_events_people": "provider_event_people",
 }
@@ -171,8 +173,8 @@ def filled(postgres_server: PostgresServer, name: str) -> Iterator[psycopg.Conne
             f"FROM generate_series(1, {COUNT}) g"
         )
         connection.execute(
-            "INSERT INTO facet (delivery_id, kind, rank, at, code) "
-            f"SELECT g, 'delivered', 9, 0, '' FROM generate_series(1, {COUNT}) g"
+            "INSERT INTO facet (delivery_id, kind, rank, at, code, behind, told_at) "
+            f"SELECT g, 'delivered', 9, 0, '', 0, 0 FROM generate_series(1, {COUNT}) g"
         )
         yield connection
     postgres_server.drop_database(name)
@@ -287,8 +289,10 @@ def test_the_feed_reads_by_the_numbers_of_entries(full: psycopg.Connection) -> N
         full.execute(b"SET LOCAL plan_cache_mode = force_generic_plan")
         assert "ledger_newest" in plan(full, next(texts("view_feed_first")), str(last[0] - 100))
         seen = plan(full, next(texts("view_feed")), str(last[0] - 100))
+        facets = plan(full, next(texts("view_feed_facets")), "100")
     assert "ledger_newest" in seen, seen
     assert not re.search(r"Seq Scan on ledger\b", seen), seen
+    assert "facet_number" in facets, facets
 
 
 def test_no_stage_reads_through_what_grows(full: psycopg.Connection) -> None:

@@ -23,8 +23,8 @@ SECOND_ONE = [Remains(2, 1, "c")]
 
 
 def _two() -> tuple[Tombstone, Tombstone]:
-    first = tombstone(None, FIRST, [3, 1, 2], at=5, policy="deliveries=90d")
-    return first, tombstone(first, SECOND_ONE, [9], at=6, policy="deliveries=90d")
+    first = tombstone(None, FIRST, [3, 1, 2], facet=0, at=5, policy="deliveries=90d")
+    return first, tombstone(first, SECOND_ONE, [9], facet=0, at=6, policy="deliveries=90d")
 
 
 def test_what_was_made_holds() -> None:
@@ -51,7 +51,7 @@ def test_what_is_left_must_be_what_it_removed(remains: list[Remains], says: str)
 
 def test_the_chain_shows_what_was_dropped_or_put_in() -> None:
     first, second = _two()
-    other = tombstone(None, FIRST, [1, 2, 4], at=5, policy="deliveries=90d")
+    other = tombstone(None, FIRST, [1, 2, 4], facet=0, at=5, policy="deliveries=90d")
     assert "tombstone 1 is missing" in fault_of(second, None, SECOND_ONE)
     assert "recorded hash" in fault_of(second, other, SECOND_ONE)
     assert "tombstone 3 is missing" in fault_of(second, second, SECOND_ONE)

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from functools import cache
 from importlib.metadata import version
 from typing import Any, Final
@@ -40,7 +41,7 @@ from sendonce.api import (
     templates,
 )
 from sendonce.api.door import Bounds, Door
-from sendonce.api.events import ProviderCalls
+from sendonce.api.events import DOCUMENT, TAG, ProviderCalls
 from sendonce.api.idempotency import HEADER
 from sendonce.api.problems import MEDIA_TYPE, TITLES, Problem, problem_of, problem_of_http, problem_of_values
 from sendonce.api.program import CALLER, Caller, Program
@@ -53,9 +54,10 @@ from sendonce.telemetry import fault, tell
 
 DESCRIPTION: Final = """Due reminders by email and SMS, each delivered once.
 
-Every request needs a key in `Authorization: Bearer`. What goes wrong is a problem document (RFC 9457). A
-`POST` may carry an `Idempotency-Key`: asked again, it answers the same and does nothing twice. Instants are
-ISO 8601 in UTC with microseconds, or null; durations end in `_s` and are seconds."""
+Every request needs a key in `Authorization: Bearer`, but those of providers, who sign. What goes wrong is a
+problem document (RFC 9457). A `POST` may carry an `Idempotency-Key`: asked again, it answers the same and
+does nothing twice. Instants are ISO 8601 in UTC with microseconds, or null; durations end in `_s` and are in
+seconds."""
 
 RESOURCES: Final = tuple(
     each.resource
@@ -178,8 +180,9 @@ def description_of(made: FastAPI) -> dict[str, Any]:
             version=made.version,
             description=made.description,
             routes=made.routes,
-            tags=[resource.tag for resource in RESOURCES],
+            tags=[*(resource.tag for resource in RESOURCES), TAG],
         )
+        document["paths"].update(deepcopy(dict(DOCUMENT)))
         _finish(document)
         made.openapi_schema = document
     return made.openapi_schema
@@ -204,7 +207,8 @@ def _finish(document: dict[str, Any]) -> None:
             responses: dict[str, Any] = operation.setdefault("responses", {})
             if "HTTPValidationError" in str(responses.get("422")):
                 del responses["422"]
-            if method == "post" and operation["operationId"] not in NOT_ONCE:
+            keyed = operation.get("security") != []
+            if method == "post" and keyed and operation["operationId"] not in NOT_ONCE:
                 operation.setdefault("parameters", []).append(_KEY_HEADER)
             responses["default"] = {"description": "A problem, see its code.", **problem}
 

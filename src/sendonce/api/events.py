@@ -7,6 +7,7 @@ is answered once what it says is durable, and applied later (`pipeline.events`).
     400   it is the provider's, and nothing in it can be read
     403   it is not the provider's, or too old to be believed: nothing of it is kept
     404   no such account, or one whose provider calls nobody, or without a secret to know it by
+    405   it is no POST
     413   too large; 408: it did not come in time
     503   nobody can say now, or nothing can be kept now: a provider tells it again
 
@@ -20,8 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 from urllib.parse import unquote
 
 from starlette.responses import Response
@@ -43,6 +44,48 @@ OPEN_BYTES_MAX: Final = 64 * 1024 * 1024
 OPEN_MAX: Final = 400
 BODY_S: Final = 10.0
 TOLD_APART_S: Final = 1.0
+
+
+TAG: Final = {"name": "provider events", "description": "What providers say later, and who calls here."}
+DOCUMENT: Final[Mapping[str, Any]] = {
+    PREFIX + "{account}": {
+        "post": {
+            "operationId": "take_in_events",
+            "tags": [TAG["name"]],
+            "summary": "What an account's provider calls back with.",
+            "description": "No key: the provider signs it, in its own way and format. It is kept when it is "
+            "answered, and applied later.",
+            "security": [],
+            "parameters": [
+                {
+                    "name": "account",
+                    "in": "path",
+                    "required": True,
+                    "description": "The name of the account in the configuration.",
+                    "schema": {"type": "string", "minLength": 1, "examples": ["mail"]},
+                }
+            ],
+            "requestBody": {
+                "required": True,
+                "description": "As the provider documents it.",
+                "content": {
+                    "application/json": {"schema": {}},
+                    "application/x-www-form-urlencoded": {"schema": {"type": "object"}},
+                },
+            },
+            "responses": {
+                "200": {
+                    "description": "It is kept, or was before; with what the provider wants to read.",
+                    "content": {
+                        "text/plain": {"schema": {"type": "string"}},
+                        "text/xml": {"schema": {"type": "string"}},
+                    },
+                }
+            },
+        }
+    }
+}
+"""In the OpenAPI document. What is no 200 is a problem, as everywhere."""
 
 
 class ProviderCalls:
@@ -84,13 +127,13 @@ class ProviderCalls:
             return Problem("store_unavailable", said, retry_after_s=STORE_AGAIN_S).response()
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        if scope["method"] != "POST":
+            raise Problem("method_not_allowed", "providers POST here", headers={"Allow": "POST"})
         app = self._program.app
         account = unquote(scope["path"].removeprefix(PREFIX))
         source = app.event_source(account) if account in app.policy.accounts else None
         if source is None:
             raise Problem("not_found", "no account of this name has a provider that calls here")
-        if scope["method"] != "POST":
-            raise Problem("method_not_allowed", "providers POST here", headers={"Allow": "POST"})
         size = _Size()
         try:
             body = await self._body(receive, size)

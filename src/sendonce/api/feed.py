@@ -46,11 +46,18 @@ class EventSaid(Said):
         examples=["shipment-4821:customer-73:email/4"],
     )
     kind: Kind = Field(
-        description="disposition: it ended, or is UNCERTAIN. reopened: it was told as that, and goes again."
+        description="disposition: it ended, or is UNCERTAIN. reopened: it was told as that, and goes "
+        "again. facet: what the provider said later, beside the state."
     )
     at: Instant
-    event: str = Field(description="The ledger's word.", examples=["accepted"])
-    state: str = Field(description="Of the delivery, after it.", examples=["ACCEPTED"])
+    event: str = Field(
+        description="The ledger's word; of a facet its kind, such as delivered or bounced_hard.",
+        examples=["accepted"],
+    )
+    state: str = Field(
+        description="Of the delivery, after it; beside a facet the one that it has now.",
+        examples=["ACCEPTED"],
+    )
     over: bool = Field(description="It has ended. A later event may still come, such as evidence.")
     maybe_sent: bool
     delivery: str = Field(examples=["shipment-4821:customer-73:email"])

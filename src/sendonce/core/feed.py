@@ -3,10 +3,10 @@
     disposition   it ended, or nobody can tell whether it was sent: ACCEPTED, REJECTED, DEAD, CANCELLED,
                   SUPPRESSED, EXPIRED, ASSUMED_SENT, NOT_SENT, UNCERTAIN
     reopened      it had been told as one of these, and goes again: redriven, restored, permitted
-    facet         what the provider said later of what it had accepted, beside the state. None is told yet:
-                  they are kept without an entry in the ledger
+    facet         what the provider said later of what it was given, beside the state: each kind once
 
-The feed is the ledger, read in the order of its entries' numbers; here stands which of them are told.
+The feed is the ledger, read in the order of its entries' numbers; here stands which of them are told. Facets
+have no entry there, and are put among them by `pipeline.feed`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ DISPOSED: Final = ENDED | {State.UNCERTAIN}
 """States that are told."""
 
 REOPENING: Final = frozenset({Event.REDRIVEN, Event.RESTORED, Event.PERMITTED})
-
-FACETS: Final[frozenset[str]] = frozenset()
-"""Events that tell what a provider said later: none yet, see above."""
 
 UNTOLD: Final = frozenset(
     {
@@ -42,7 +39,7 @@ of a ledger, so the statement that reads it leaves them out by itself."""
 
 
 class Kind(StrEnum):
-    """What an entry is to the application."""
+    """What it is to the application."""
 
     DISPOSITION = "disposition"
     REOPENED = "reopened"
@@ -64,8 +61,6 @@ def coded_reason(actor: str, reason: str) -> str:
 
 def kind_of(event: str, state: str) -> Kind | None:
     """What an entry is told as, by its event and the state after it; None: it is not told."""
-    if event in FACETS:
-        return Kind.FACET
     if event in UNTOLD:
         return None
     if event in REOPENING:

@@ -1,12 +1,13 @@
 """The tombstone: what stands where deliveries and their entries were removed on purpose.
 
-    tombstone n   body   {number, previous, at, policy, deliveries, entries, first, last, gone, heads}
+    tombstone n   body   {number, previous, at, policy, deliveries, entries, first, last, gone, heads, facet}
                   hash   of the body and the hash of tombstone n - 1, as entries are linked
 
 It counts what is gone, numbers the entries that are gone, and hashes the heads of the chains that ended
 there. What is left of each delivery (its number, how many entries it had, the hash of the last one) gives
 `heads` again; so a delivery that vanished without a tombstone, or one too many, is told from one that was
-removed by policy.
+removed by policy. `facet` is the highest number of what providers said of them: whoever reads the feed has
+had it, or is told that it is gone.
 """
 
 from __future__ import annotations
@@ -42,9 +43,16 @@ class Tombstone:
 
 
 def tombstone(
-    last: Tombstone | None, remains: Sequence[Remains], gone: Sequence[int], *, at: int, policy: str
+    last: Tombstone | None,
+    remains: Sequence[Remains],
+    gone: Sequence[int],
+    *,
+    facet: int,
+    at: int,
+    policy: str,
 ) -> Tombstone:
-    """The next one. `gone`: the numbers of the entries in the store; `policy`: why, for people."""
+    """The next one. `gone`: the numbers of the entries in the store; `facet`: the highest of what was said
+    later, 0 for nothing; `policy`: why, for people."""
     number = last.number + 1 if last is not None else 1
     previous = last.hash if last is not None else ""
     body = _encode(
@@ -59,6 +67,7 @@ def tombstone(
             "last": max(gone),
             "gone": spell_numbers(gone),
             "heads": heads_of(remains),
+            "facet": facet,
         }
     )
     return Tombstone(number, at, body, link(previous, body))

@@ -2,10 +2,17 @@
 
     page = feed.page(tenant="default", after=cursor)     # told; then keep page.cursor, and ask with it
 
-It is the ledger, read along the numbers of its entries, and costs who writes it nothing. Numbers are given
-before commits, so one may appear below others that were read already: nothing is told above the `fence`,
-below which nothing can come any more. So no entry is missed, and a transaction that stays open holds up the
-feed rather than being skipped by it. While the store is held nothing is told.
+It is the ledger, read along the numbers of its entries, and costs who writes it nothing; and, each in its
+place, what providers said later, which has numbers of its own. Of these each stands *behind* the entries that
+were there when we learnt of it, so that an acceptance is told before what came of it.
+
+    ledger   1 2 3 4 | 5 6 7 | 8        read up to 7: facet 1 (behind 4) and facet 2 (behind 7) are told,
+    facets           1       2   3      facet 3 (behind 8) is not
+
+Numbers are given before commits, so one may appear below others that were read already: nothing is told
+above the `fence` of each of the two, below which nothing can come any more. So nothing is missed, and a
+transaction that stays open holds up the feed rather than being skipped by it. While the store is held nothing
+is told.
 
 A cursor says how far its reader has come. It is signed, belongs to one tenant, and holds for as long as
 what comes after it is kept: where entries that its reader has not had were removed by policy, or where the
@@ -20,7 +27,7 @@ import binascii
 import hmac
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -48,6 +55,8 @@ GONE: Final = "events_gone"
 BAD_CURSOR: Final = "bad_cursor"
 _MAC_BYTES: Final = 16
 _TOMBSTONES: Final = 500
+_FIRST_ENTRY: Final = "view_feed_first"
+_FIRST_FACET: Final = "view_feed_facet_first"
 _ANY: Final = 2**63
 
 
@@ -55,9 +64,10 @@ _ANY: Final = 2**63
 class Told:
     """One thing that became of a delivery.
 
-    id         the same whenever it is told: the delivery key, and the place in its ledger
-    at         microseconds UTC
-    event      the ledger's word; `state` is the delivery's after it
+    id         the same whenever it is told: the delivery key, and the place in its ledger, or a facet's kind
+    at         microseconds UTC; of a facet by the provider, where it says so
+    event      the ledger's word, or the kind of a facet; `state` is the delivery's after it, beside a facet
+               the one that it has now
     over       it has ended; a later one may still come, such as evidence that it was sent after all
     maybe      it may have been sent
     account    that the delivery has now
@@ -100,13 +110,14 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """How far a reader has come: up to this number, at about this time, under this epoch of the store; and
-    the newest tombstone that was there then."""
+    """How far a reader has come: up to this number, at about this time, under this epoch of the store; the
+    newest tombstone that was there then; and up to which number it has what providers said."""
 
     number: int
     at: int
     epoch: int
     tombstone: int
+    facet: int = 0
 
 
 class Feed:
@@ -115,18 +126,22 @@ class Feed:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._fence = Fence()
+        self._fence_of_facets = Fence(lambda tx: tx.events)
         self._asking = Lock()
-        self._bound = 0
+        self._bound = (0, 0)
         self._looked_at = -FRESH_US
 
-    def bound(self, *, fresh_us: int = FRESH_US) -> int:
-        """The number up to which can be told, as it was at most `fresh_us` ago: asked once for all that wait.
+    def bound(self, *, fresh_us: int = FRESH_US) -> tuple[int, int]:
+        """The numbers up to which can be told, of the ledger and of facets, as they were at most `fresh_us`
+        ago: asked once for all that wait.
 
         Raises `StoreError`.
         """
         with self._asking:
             if self._store.steady() - self._looked_at >= fresh_us:
-                self._bound = self._store.read(self._fence.look)
+                self._bound = self._store.read(
+                    lambda tx: (self._fence.look(tx), self._fence_of_facets.look(tx))
+                )
                 self._looked_at = self._store.steady()
             return self._bound
 
@@ -137,38 +152,71 @@ class Feed:
         Raises `InvalidInput` for a cursor that is none of this tenant, and `Refused` (code "events_gone")
         where what comes next is not all there any more.
         """
-        bound = self.bound(fresh_us=0)
+        bound, facets_bound = self.bound(fresh_us=0)
         # Another transaction, after the bound was found: it sees all that stands below it.
-        place = self._read(tenant, after) if after else self._begin(since, bound)
-        told: list[Told] = []
-        number, at = place.number, place.at
+        place = self._read(tenant, after) if after else self._begin(since, bound, facets_bound)
+        reached, told = place, list[Told]()
         for _ in range(SPANS_MAX):
-            if number >= bound or len(told) >= limit:
+            before = reached
+            part, reached = self._span(tenant, before, bound, facets_bound, limit - len(told))
+            told += part
+            if len(told) >= limit or reached == before:
                 break
-            upto = min(bound, number + SPAN)
-            wanted = limit - len(told)
-            rows = self._store.read(partial(_rows, tenant, number, upto, wanted))
-            number = int(rows[-1]["id"]) if len(rows) == wanted else upto
-            at = max(at, *(int(row["at"]) for row in rows)) if rows else at
-            told += filter(None, map(_told, rows))
         # Asked last: whatever was removed before the entries were read has its tombstone by now.
         tombstone = self._check_kept(place)
-        cursor = self._write(tenant, _Place(number, at, place.epoch, tombstone))
-        return Page(tuple(told), cursor, number < bound or self._fence.waits)
+        cursor = self._write(tenant, replace(reached, tombstone=tombstone))
+        behind = reached.number < bound or reached.facet < facets_bound
+        return Page(tuple(told), cursor, behind or self._fence.waits or self._fence_of_facets.waits)
+
+    def _span(
+        self, tenant: str, place: _Place, bound: int, facets_bound: int, limit: int
+    ) -> tuple[list[Told], _Place]:
+        """A stretch of the ledger with what stands behind its entries, and where it ends."""
+        upto, facets_upto = min(bound, place.number + SPAN), min(facets_bound, place.facet + SPAN)
+        rows = self._rows("view_feed", tenant, place.number, upto, limit)
+        facets = self._rows("view_feed_facets", tenant, place.facet, facets_upto, limit)
+        number = int(rows[-1]["id"]) if len(rows) == limit else max(place.number, upto)
+        facet = int(facets[-1]["number"]) if len(facets) == limit else max(place.facet, facets_upto)
+        # In order of the entries; those of which none was told go along with the one before.
+        items: list[tuple[int, int, Row]] = [(int(row["id"]), 0, row) for row in rows]
+        behind = place.number
+        for row in facets:
+            behind = max(behind, int(row["behind"]))
+            if behind > number:
+                facet = int(row["number"]) - 1
+                break
+            items.append((behind, int(row["number"]), row))
+        items.sort(key=lambda each: each[:2])
+        if len(items) > limit:
+            del items[limit:]
+            number = max((entry for entry, said, _ in items if not said), default=place.number)
+            facet = max((said for _, said, _ in items), default=0) or place.facet
+        at = max([place.at, *(int(row["at"]) for _, said, row in items if not said)])
+        told = [_told_facet(row) if said else _told(row) for _, said, row in items]
+        return [each for each in told if each is not None], replace(place, number=number, at=at, facet=facet)
+
+    def _rows(self, name: str, tenant: str, after: int, upto: int, limit: int) -> list[Row]:
+        if after >= upto:
+            return []
+        return self._store.read(lambda tx: tx.rows(name, tenant=tenant, after=after, upto=upto, limit=limit))
 
     # Places
 
-    def _begin(self, since: int, bound: int) -> _Place:
+    def _begin(self, since: int, bound: int, facets_bound: int) -> _Place:
         epoch, (tombstone, _) = self._store.read(lambda tx: (tx.epoch, tx.seals.tombstone()))
-        number = self._number_at(since - EARLIER_US, bound) if since else 0
-        return _Place(number, since, epoch, tombstone)
+        if not since:
+            return _Place(0, since, epoch, tombstone)
+        number = self._number_at(since - EARLIER_US, bound, _FIRST_ENTRY)
+        facet = self._number_at(since - EARLIER_US, facets_bound, _FIRST_FACET)
+        return _Place(number, since, epoch, tombstone, facet)
 
-    def _number_at(self, at: int, bound: int) -> int:
-        """A number below which no entry is of this instant or later, as far as they are in its order."""
+    def _number_at(self, at: int, bound: int, first: str) -> int:
+        """A number below which none is of this instant or later, as far as they are in its order; `first`
+        is the statement that finds one."""
         low, high = 0, bound  # all up to `low` are earlier; what is above `high` is not
         while low < high:
             middle = (low + high) // 2
-            found = self._store.read(partial(_first, middle, high))
+            found = self._store.read(partial(_first, first, middle, high))
             if found is None or found[1] >= at:
                 high = middle
             else:
@@ -183,14 +231,14 @@ class Feed:
         newest = place.tombstone
         while rows := self._store.read(partial(_tombstones, newest)):
             newest = int(rows[-1]["number"])
-            if any(_highest_gone(row) > place.number for row in rows):
+            if any(entry > place.number or facet > place.facet for entry, facet in map(_highest_gone, rows)):
                 raise _gone("some of what comes next was kept for its time and removed", place)
         return newest
 
     # Cursors
 
     def _write(self, tenant: str, place: _Place) -> str:
-        numbers = [place.number, place.at, place.epoch, place.tombstone]
+        numbers = [place.number, place.at, place.epoch, place.tombstone, place.facet]
         text = json.dumps(numbers, separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(self._mac(tenant, text) + text).decode().rstrip("=")
 
@@ -218,17 +266,13 @@ def pages(feed: Feed, *, tenant: str, after: str = "", since: int = 0, limit: in
         after, since = page.cursor, 0
 
 
-def _rows(tenant: str, after: int, upto: int, limit: int, tx: Tx) -> list[Row]:
-    return tx.rows("view_feed", tenant=tenant, after=after, upto=upto, limit=limit)
-
-
-def _first(after: int, upto: int, tx: Tx) -> tuple[int, int] | None:
+def _first(name: str, after: int, upto: int, tx: Tx) -> tuple[int, int] | None:
     """The first entry behind `after`, as (number, instant); in stretches that grow, since much may be
     gone."""
     span = SPAN
     while after < upto:
         until = min(upto, after + span)
-        if rows := tx.rows("view_feed_first", after=after, upto=until):
+        if rows := tx.rows(name, after=after, upto=until):
             return int(rows[0]["id"]), int(rows[0]["at"])
         after, span = until, span * 2
     return None
@@ -238,10 +282,12 @@ def _tombstones(after: int, tx: Tx) -> list[Row]:
     return tx.rows("view_tombstones", after=after, limit=_TOMBSTONES)
 
 
-def _highest_gone(tombstone: Row) -> int:
-    """The highest number that a tombstone took away; where it does not say, any could be."""
-    last = body_of(str(tombstone["body"])).get("last")
-    return last if isinstance(last, int) else _ANY
+def _highest_gone(tombstone: Row) -> tuple[int, int]:
+    """The highest numbers that a tombstone took away, of entries and of facets; where it does not say, any
+    could be."""
+    body = body_of(str(tombstone["body"]))
+    entry, facet = body.get("last"), body.get("facet")
+    return entry if isinstance(entry, int) else _ANY, facet if isinstance(facet, int) else _ANY
 
 
 def _told(row: Row) -> Told | None:
@@ -275,6 +321,31 @@ def _told(row: Row) -> Told | None:
         reason=word("reason"),
         code=word("code"),
         actor=word("actor"),
+    )
+
+
+def _told_facet(row: Row) -> Told:
+    key, account, state = str(row["key"]), str(row["account"]), str(row["state"])
+    return Told(
+        id=f"{key}/{row['kind']}",
+        kind=Kind.FACET,
+        at=int(row["at"]),
+        event=str(row["kind"]),
+        state=state,
+        over=state in ENDED,
+        maybe=bool(row["maybe"]),
+        delivery=key,
+        reminder=parse_key(key).reminder,
+        customer=str(row["customer"]),
+        channel=Channel(str(row["channel"])),
+        group=str(row["grp"]),
+        category=str(row["category"]),
+        version=int(row["version"]),
+        account=account,
+        receipt=str(row["receipt"]),
+        reason="",
+        code=str(row["code"]),
+        actor=f"provider:{account}",
     )
 
 

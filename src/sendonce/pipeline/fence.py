@@ -1,4 +1,4 @@
-"""The fence: up to which number the ledger is as it will be for ever.
+"""The fence: up to which number the ledger, or whatever has such numbers, is as it will be for ever.
 
 On SQLite that is all that is there, since one process writes at a time. On PostgreSQL an entry gets its
 number before its transaction commits, so a number may appear late, below others. So whoever reads in the
@@ -8,16 +8,20 @@ of them has ended: what then stands up to that number stands for ever, and nothi
 
 from __future__ import annotations
 
-from sendonce.ports.store import Tx
+from collections.abc import Callable
+
+from sendonce.ports.store import Numbered, Tx
 
 
 class Fence:
-    """Up to which number every entry is committed, or will never be.
+    """Up to which number every entry is committed, or will never be; of the ledger, or of what `numbered`
+    names.
 
     waits  somebody was writing when it was last asked
     """
 
-    def __init__(self) -> None:
+    def __init__(self, numbered: Callable[[Tx], Numbered] = lambda tx: tx.seals) -> None:
+        self._numbered = numbered
         self._epoch = 0
         self._asked = self._passed = 0
         self._writers: frozenset[str] = frozenset()
@@ -31,8 +35,8 @@ class Fence:
         if tx.held or tx.epoch != self._epoch:
             # Another server may have taken over: what was asked of the one before says nothing about it.
             self._epoch, self._asked, self._passed, self._writers = tx.epoch, 0, 0, frozenset()
-        given = tx.seals.given()  # first, see `ports.store.Seals.writers`
-        writers = tx.seals.writers()
+        given = self._numbered(tx).given()  # first, see `ports.store.Seals.writers`
+        writers = self._numbered(tx).writers()
         if not self._writers & writers:
             self._passed = self._asked
             self._asked, self._writers = given, writers

@@ -156,7 +156,8 @@ class Retention:
         last = tx.removals.last()
         remains = [Remains(row.id, row.seq, row.head) for row in going]
         policy = f"deliveries={write_duration(span_s)}"
-        stone = tombstone(last, remains, gone, at=tx.now, policy=policy)
+        facet = tx.removals.facet([row.id for row in going])
+        stone = tombstone(last, remains, gone, facet=facet, at=tx.now, policy=policy)
         try:
             self._bury(tx, gone)
         except Refused:
@@ -243,11 +244,12 @@ def _is_sound(row: Delivery, lines: Sequence[tuple[int, int, str, str]]) -> bool
 def _newest(
     rows: Sequence[Delivery],
     numbers: dict[int, list[tuple[int, int, str, str]]],
-    newest: tuple[int, int, int],
+    newest: tuple[int, int, int, int],
 ) -> bool:
-    delivery, reminder, entry = newest
+    delivery, reminder, entry, told_of = newest
     return any(
-        row.id == delivery or row.reminder_id == reminder or numbers[row.id][-1][0] == entry for row in rows
+        row.id in (delivery, told_of) or row.reminder_id == reminder or numbers[row.id][-1][0] == entry
+        for row in rows
     )
 
 

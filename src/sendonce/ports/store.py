@@ -666,7 +666,17 @@ class ProviderEvents(Protocol):
         ...
 
     def fold(self, facts: Sequence[tuple[int, Fact]]) -> None:
-        """Add what was said, by delivery id, as `core.provider_event.fold` does."""
+        """Add what was said, by delivery id, as `core.provider_event.fold` does. A kind that was not said of
+        its delivery before gets a number, higher than those that were given before it, and stands behind
+        all entries of the ledger that this unit sees."""
+        ...
+
+    def given(self) -> int:
+        """The highest number that any of what `fold` added was given, as `Seals.given`."""
+        ...
+
+    def writers(self) -> frozenset[str]:
+        """As `Seals.writers`, for these numbers."""
         ...
 
     def end(self, ended: Sequence[tuple[int, EventLook, str, int]]) -> None:
@@ -731,12 +741,17 @@ class Removals(Protocol):
         `full`: only those that still say something. Not locked."""
         ...
 
-    def newest(self) -> tuple[int, int, int]:
-        """The highest numbers given so far: of a delivery, a reminder, an entry."""
+    def newest(self) -> tuple[int, int, int, int]:
+        """The highest numbers given so far: of a delivery, a reminder, an entry; and the delivery of which a
+        provider said something last, 0: of none."""
         ...
 
     def numbers(self, delivery_ids: Sequence[int]) -> dict[int, list[tuple[int, int, str, str]]]:
         """The entries of each as (number in the store, seq, text, hash), in order."""
+        ...
+
+    def facet(self, delivery_ids: Sequence[int]) -> int:
+        """The highest number of what providers said of these; 0: they said nothing."""
         ...
 
     def called(self, calls: Sequence[tuple[str, int]]) -> set[int]:
@@ -840,6 +855,14 @@ class Answers(Protocol):
     def forget(self, now: int, limit: int) -> int:
         """Forget up to `limit` that need not be kept any longer. How many."""
         ...
+
+
+class Numbered(Protocol):
+    """What is written in the order of numbers that are given before a commit."""
+
+    def given(self) -> int: ...
+
+    def writers(self) -> frozenset[str]: ...
 
 
 class Seals(Protocol):

@@ -73,6 +73,9 @@ class SqlProviderEvents:
     def fold(self, facts: Sequence[tuple[int, Fact]]) -> None:
         # In one order whoever adds, so that two who add to the same rows do not wait for each other.
         ordered = sorted(facts, key=lambda each: (each[0], each[1].kind, each[1].at, each[1].code))
+        if not ordered:
+            return
+        behind = self._session.rows("seal_given", {})[0][0]
         self._session.many(
             "facet_fold",
             (
@@ -82,10 +85,18 @@ class SqlProviderEvents:
                     "rank": RANKS.get(fact.kind, 0),
                     "at": fact.at,
                     "code": fact.code,
+                    "behind": behind,
+                    "told_at": self._now,
                 }
                 for id_, fact in ordered
             ),
         )
+
+    def given(self) -> int:
+        return int(self._session.rows("facet_given", {})[0][0])
+
+    def writers(self) -> frozenset[str]:
+        return frozenset(str(row[0]) for row in self._session.rows("facet_writers", {}))
 
     def end(self, ended: Sequence[tuple[int, EventLook, str, int]]) -> None:
         self._session.many(

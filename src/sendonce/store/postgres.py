@@ -90,6 +90,20 @@ def _since(column: str) -> str:
     return f"coalesce((extract(epoch FROM {column}) * 1000000)::bigint, 0)"
 
 
+def _given(sequence: str) -> str:
+    """The highest number that a sequence gave; 0: none yet."""
+    return f"(SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence})"
+
+
+def _writers(table: str) -> str:
+    """Whoever added to a table holds this lock until its commit can be seen (PostgreSQL manual, 13.3.1)."""
+    return (
+        "(SELECT virtualtransaction AS who FROM pg_locks WHERE locktype = 'relation' "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+        f"AND relation = '{table}'::regclass AND mode = 'RowExclusiveLock') AS writing"
+    )
+
+
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _COLUMNS: Final = {
     "delivery": deliveries.COLUMNS,
@@ -97,13 +111,10 @@ _COLUMNS: Final = {
     "event": events.COLUMNS,
     "look_of_state": deliveries.LOOK_OF_STATE,
     "last_entry": "(SELECT last_value FROM ledger_id_seq)",
-    "ledger_given": "(SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM ledger_id_seq)",
-    # Whoever appended to the ledger holds this lock until its commit can be seen (PostgreSQL manual, 13.3.1).
-    "ledger_writers": (
-        "(SELECT virtualtransaction AS who FROM pg_locks WHERE locktype = 'relation' "
-        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
-        "AND relation = 'ledger'::regclass AND mode = 'RowExclusiveLock') AS writing"
-    ),
+    "ledger_given": _given("ledger_id_seq"),
+    "ledger_writers": _writers("ledger"),
+    "facet_given": _given("facet_number_seq"),
+    "facet_writers": _writers("facet"),
     "server_tables": (
         "(SELECT relname AS name, n_live_tup AS alive, n_dead_tup AS dead, n_tup_upd AS changed, "
         "n_tup_hot_upd AS hot, pg_total_relation_size(relid) AS bytes, "

@@ -62,9 +62,9 @@ class SqlRemovals:
         rows = self._session.rows(name, {"before": before, "after": after, "upto": upto})
         return sorted({row[0] for row in rows})
 
-    def newest(self) -> tuple[int, int, int]:
-        delivery, reminder, entry = self._session.rows("retention_newest", {})[0]
-        return delivery, reminder, entry
+    def newest(self) -> tuple[int, int, int, int]:
+        delivery, reminder, entry, told_of = self._session.rows("retention_newest", {})[0]
+        return delivery, reminder, entry, told_of
 
     def numbers(self, delivery_ids: Sequence[int]) -> dict[int, list[tuple[int, int, str, str]]]:
         found = self._session.rows_each("ledger_numbers", [{"delivery_id": id_} for id_ in delivery_ids])
@@ -72,6 +72,10 @@ class SqlRemovals:
             id_: [(row[0], row[1], row[2], row[3]) for row in rows]
             for id_, rows in zip(delivery_ids, found, strict=True)
         }
+
+    def facet(self, delivery_ids: Sequence[int]) -> int:
+        found = self._session.rows_each("facet_numbers", [{"delivery_id": id_} for id_ in delivery_ids])
+        return max((int(row[0]) for rows in found for row in rows), default=0)
 
     def called(self, calls: Sequence[tuple[str, int]]) -> set[int]:
         named: list[Parameters] = [{"account": account, "delivery_id": id_} for account, id_ in calls]

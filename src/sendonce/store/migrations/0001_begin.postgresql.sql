@@ -12,6 +12,8 @@ ALTER TABLE open_call SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum
                            autovacuum_vacuum_cost_delay = 0);
 -- Entries come in the order of their numbers: what is newest is found without an index entry for each.
 CREATE INDEX ledger_newest ON ledger USING brin (id) WITH (pages_per_range = 16, autosummarize = on);
+-- Facets are changed and removed one by one, so their numbers do not stay in the order of the pages.
+CREATE UNIQUE INDEX facet_number ON facet (number);
 
 -- One row per writing connection, with the number of its last commit. The number is raised by the commit
 -- itself: when the connection is lost under one, the row tells whether it happened (see `postgres`).

@@ -230,15 +230,18 @@ CREATE INDEX provider_event_address  ON provider_event (tenant, address_tag)  WH
 CREATE INDEX provider_event_loose    ON provider_event (received_at)          WHERE delivery_id = 0;
 
 -- What was said of a delivery, each kind once: see sendonce.core.provider_event. Beside the delivery, whose row
--- no event touches.
+-- no event touches. Numbered as it came, for the feed.
 CREATE TABLE facet (
+    number      {number},
     delivery_id BIGINT NOT NULL,
     kind        TEXT   NOT NULL,
     rank        BIGINT NOT NULL,      -- 0: it stands for nothing
     at          BIGINT NOT NULL,
     code        TEXT   NOT NULL,
-    PRIMARY KEY (delivery_id, kind)
-){clustered};
+    behind      BIGINT NOT NULL,      -- the number of an entry of the ledger: told behind it, see pipeline.feed
+    told_at     BIGINT NOT NULL,      -- when we learnt of it
+    UNIQUE (delivery_id, kind)
+);
 
 CREATE TABLE preference (
     tenant      TEXT   NOT NULL,

@@ -61,11 +61,23 @@ WHERE tenant = :tenant AND address_tag = :address_tag AND address_tag <> '';
 -- name: event_drop
 DELETE FROM provider_event WHERE delivery_id = :delivery_id AND delivery_id <> 0;
 
--- Of one kind, said again, the earliest counts.
+-- Of one kind, said again, the earliest counts; its number stays.
 -- name: facet_fold
-INSERT INTO facet (delivery_id, kind, rank, at, code) VALUES (:delivery_id, :kind, :rank, :at, :code)
+INSERT INTO facet (delivery_id, kind, rank, at, code, behind, told_at)
+VALUES (:delivery_id, :kind, :rank, :at, :code, :behind, :told_at)
 ON CONFLICT (delivery_id, kind) DO UPDATE SET at = excluded.at, code = excluded.code
 WHERE (excluded.at, excluded.code) < (facet.at, facet.code);
+
+-- The highest number that was given to a facet, also to one that is not committed yet.
+-- name: facet_given
+SELECT {facet_given} AS number;
+
+-- As `seal_writers`, for `facet_given`.
+-- name: facet_writers
+SELECT who FROM {facet_writers};
+
+-- name: facet_numbers
+SELECT number FROM facet WHERE delivery_id = :delivery_id;
 
 -- name: facet_drop
 DELETE FROM facet WHERE delivery_id = :delivery_id;

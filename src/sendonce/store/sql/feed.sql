@@ -13,6 +13,21 @@ WHERE ledger.id > :after AND ledger.id <= :upto AND delivery.id = ledger.deliver
       'late_outcome')
 ORDER BY ledger.id LIMIT :limit;
 
+-- What providers said, in the order in which we learnt of it.
+-- name: view_feed_facets
+SELECT facet.number AS number, facet.behind AS behind, facet.kind AS kind, facet.at AS at, facet.code AS code,
+       facet.told_at AS told_at, delivery.key AS key, delivery.customer AS customer,
+       delivery.channel AS channel, delivery.grp AS grp, delivery.category AS category,
+       delivery.account AS account, delivery.state AS state, delivery.maybe AS maybe,
+       delivery.version AS version, delivery.receipt AS receipt
+FROM facet CROSS JOIN delivery
+WHERE facet.number > :after AND facet.number <= :upto AND delivery.id = facet.delivery_id
+  AND delivery.tenant = :tenant
+ORDER BY facet.number LIMIT :limit;
+
+-- name: view_feed_facet_first
+SELECT number AS id, told_at AS at FROM facet WHERE number > :after AND number <= :upto ORDER BY number LIMIT 1;
+
 -- The first entry of a stretch of numbers.
 -- name: view_feed_first
 SELECT id, at FROM ledger WHERE id > :after AND id <= :upto ORDER BY id LIMIT 1;

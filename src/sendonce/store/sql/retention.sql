@@ -50,7 +50,8 @@ WHERE d.id > :after AND d.id <= :upto AND d.ended_at > 0 AND d.ended_at < :befor
 -- name: retention_newest
 SELECT (SELECT coalesce(max(id), 0) FROM delivery) AS delivery,
        (SELECT coalesce(max(id), 0) FROM reminder) AS reminder,
-       {last_entry} AS entry;
+       {last_entry} AS entry,
+       coalesce((SELECT delivery_id FROM facet ORDER BY number DESC LIMIT 1), 0) AS told_of;
 
 -- name: ledger_numbers
 SELECT id, seq, body, hash FROM ledger WHERE delivery_id = :delivery_id ORDER BY seq;

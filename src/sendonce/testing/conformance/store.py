@@ -31,6 +31,7 @@ from sendonce.core.errors import StoreUnavailable
 from sendonce.core.ledger import Value, check_chain
 from sendonce.core.lifecycle import ENDED, UNSENT, Ending, Event, Facts, Moved, Standing, State, step
 from sendonce.core.pacing import Gate, GateLimits, Limit
+from sendonce.core.provider_event import EventKind, Fact
 from sendonce.core.seal import SealedBlock
 from sendonce.core.tombstone import Remains, Tombstone, tombstone
 from sendonce.ports.store import (
@@ -39,6 +40,7 @@ from sendonce.ports.store import (
     Course,
     Delivery,
     Erasure,
+    EventLook,
     Move,
     NewDelivery,
     OpenCall,
@@ -49,6 +51,7 @@ from sendonce.ports.store import (
     Removed,
     Row,
     Store,
+    StoredEvent,
     StoredTemplate,
     Tx,
 )
@@ -1318,7 +1321,8 @@ class StoreSuite:
         numbers = store.read(lambda tx: tx.removals.numbers([going.id]))[going.id]
         assert [seq for _, seq, _, _ in numbers] == list(range(1, going.seq + 1))
         gone = [number for number, *_ in numbers]
-        stone = tombstone(None, [Remains(going.id, going.seq, going.head)], gone, at=START, policy="test")
+        remains = [Remains(going.id, going.seq, going.head)]
+        stone = tombstone(None, remains, gone, facet=0, at=START, policy="test")
         stale = replace(removed, seq=going.seq - 1)
         assert store.write(partial(_take_back, stone, stale)).exception() is not None
         assert store.write(lambda tx: tx.removals.remove(stone, [removed])).result()
@@ -1334,6 +1338,160 @@ class StoreSuite:
         assert store.read(lambda tx: tx.removals.known(asked_for)) == {("t", "a", "c")}
         with_it = store.write(lambda tx: tx.removals.remove(stone, [removed]))
         assert with_it.exception() is not None  # a number is given once
+
+    # What providers said later.
+
+    def test_an_event_is_kept_once_for_an_account_an_identity_and_a_tenant(self, store: Store) -> None:
+        first = heard("e-1", receipt="m-1", code="250", text="thanks", masked="a***", address_tag="ann")
+        others = [replace(first, **{name: "other"}) for name in ("account", "identity", "tenant")]  # type: ignore[arg-type]
+        assert put(store, first, first, *others) == [True, False, True, True, True]
+        assert put(store, replace(first, code="changed", receipt="m-2")) == [False]
+        found = store.read(lambda tx: tx.events.waiting(START, 9))
+        assert [replace(one, id=0) for one in found] == [first, *others], "as it was told first"
+        assert len({one.id for one in found}) == 4
+
+    def test_what_waits_is_given_in_the_order_of_its_turn(self, store: Store) -> None:
+        late, early, done, same = (
+            heard("late", next_at=START + 9),
+            heard("early", next_at=START - 9),
+            heard("done", look=EventLook.DONE),
+            heard("same", next_at=START - 9),
+        )
+        put(store, late, early, done, same)
+        assert waiting(store, START) == ["early", "same"]
+        assert waiting(store, START + 9) == ["early", "same", "late"]
+        assert [one.identity for one in store.read(lambda tx: tx.events.waiting(START, 1))] == ["early"]
+
+    def test_an_event_that_waits_is_locked_whenever_its_turn_is_and_one_that_ended_is_not(
+        self, store: Store
+    ) -> None:
+        put(store, heard("a", next_at=START + HOUR), heard("b", look=EventLook.UNMATCHED), heard("c"))
+        a, b, c = (numbers_of(store)[name] for name in "abc")
+        locked = store.write(lambda tx: tx.events.lock([c, b, a, a, 10**6])).result()
+        assert [one.identity for one in locked] == ["a", "c"]
+
+    def test_an_event_that_ended_has_its_delivery_and_shows_no_address(self, store: Store) -> None:
+        put(store, heard("a", masked="a***"), heard("b", masked="b***"), heard("c", masked="c***"))
+        a, b, c = (numbers_of(store)[name] for name in "abc")
+        later = START + HOUR
+        store.write(lambda tx: tx.events.wait([(c, later, "receipt")])).result()
+        store.write(
+            lambda tx: tx.events.end([(a, EventLook.DONE, "", 7), (b, EventLook.UNMATCHED, "receipt", 0)])
+        ).result()
+        assert waiting(store, later - 1) == []
+        (one,) = store.read(lambda tx: tx.events.waiting(later, 9))
+        assert (one.identity, one.why, one.tries, one.masked) == ("c", "receipt", 1, "c***")
+        (row,) = store.read(lambda tx: tx.rows("view_events_of", delivery_id=7, limit=9))
+        assert (row["identity"], row["look"], row["applied_at"], row["masked"]) == ("a", 1, START, "")
+        (row,) = store.read(lambda tx: tx.rows("view_event", id=b))
+        assert (row["look"], row["why"], row["tries"], row["masked"]) == (2, "receipt", 1, "b***")
+
+    def test_what_is_retried_comes_as_if_it_were_new_where_there_is_something_to_look_for(
+        self, store: Store, clock: VirtualClock
+    ) -> None:
+        looks = {"unmatched": EventLook.UNMATCHED, "faulty": EventLook.FAULTY, "unclear": EventLook.UNCLEAR}
+        put(
+            store,
+            *(heard(name, receipt="m", look=look) for name, look in looks.items()),
+            heard("done", receipt="m", look=EventLook.DONE),
+            heard("nothing", look=EventLook.UNMATCHED),
+        )
+        ids = list(numbers_of(store).values())
+        clock.advance(60)
+        assert store.write(lambda tx: tx.events.retry([*ids, 10**6])).result() == 2
+        now = store.read(lambda tx: tx.now)
+        found = store.read(lambda tx: tx.events.waiting(now, 9))
+        assert [(one.identity, one.next_at, one.tries) for one in found] == [
+            ("unmatched", now, 0),
+            ("faulty", now, 0),
+        ]
+
+    def test_deliveries_are_found_by_their_marks_and_their_receipts(self, store: Store) -> None:
+        rows = add(store, new("a"), new("b"), new("c"))
+        sent = lead(store, rows[0], WAY_TO[State.ACCEPTED], receipt="m-1")
+        twice = [lead(store, row, WAY_TO[State.ACCEPTED], receipt="m-2") for row in rows[1:]]
+        store.write(
+            lambda tx: tx.contents.put([replace(content(sent.id, number, "x"), mark=77) for number in (2, 1)])
+        ).result()
+        by_mark = store.read(lambda tx: tx.events.by_marks([77, 78]))
+        assert [[(one.delivery_id, one.version) for one in found] for found in by_mark] == [
+            [(sent.id, 1), (sent.id, 2)],
+            [],
+        ]
+        by_receipt = store.read(lambda tx: tx.events.by_receipts(["m-2", "m-1", "", "m-3"]))
+        found = [sorted(one.delivery_id for one in each) for each in by_receipt]
+        assert found == [sorted(row.id for row in twice), [sent.id], [], []]
+        (one,) = by_receipt[1]
+        assert (one.tenant, one.key, one.channel, one.address_tag) == ("t", "a:c:email", Channel.EMAIL, "tag")
+        assert (one.state, one.version_now, one.account_now, one.receipt_now) == (
+            State.ACCEPTED,
+            sent.standing.version,
+            "acc",
+            "m-1",
+        )
+
+    def test_facets_fold_in_any_order_and_are_numbered_once(self, store: Store) -> None:
+        facts = [Fact(EventKind.DELIVERED, START + at, f"c{at}") for at in (5, 3, 9)]
+        for fact in facts:
+            store.write(partial(_fold, [(7, fact), (8, Fact(EventKind.SENT, START, ""))])).result()
+        store.write(lambda tx: tx.events.fold([])).result()
+        assert facets(store, 7) == [("delivered", START + 3, "c3")]
+        assert facets(store, 8) == [("sent", START, "")]
+        given = store.read(lambda tx: tx.events.given())
+        assert store.read(lambda tx: tx.events.writers()) == frozenset()
+        store.write(partial(_fold, [(7, Fact(EventKind.SENT, START, ""))])).result()
+        assert facets(store, 7) == [("delivered", START + 3, "c3"), ("sent", START, "")]
+        assert store.read(lambda tx: tx.events.given()) > given
+        rows = store.read(lambda tx: tx.removals.facet([7]))
+        assert rows == store.read(lambda tx: tx.events.given()), "the newest is of this one"
+        assert store.read(lambda tx: tx.removals.facet([8])) < rows
+        assert store.read(lambda tx: tx.removals.facet([9])) == 0
+
+    def test_what_a_provider_said_stands_behind_the_entries_that_were_there(self, store: Store) -> None:
+        (row,) = add(store, new("a"))
+        lead(store, row, WAY_TO[State.ACCEPTED])
+        store.write(partial(_fold, [(row.id, Fact(EventKind.DELIVERED, START, ""))])).result()
+        (after,) = add(store, new("b"))
+        given: dict[str, int | str] = {"tenant": "t", "after": 0, "upto": 2**62, "limit": 9}
+        (told,) = store.read(lambda tx: tx.rows("view_feed_facets", **given))
+        numbers = store.read(lambda tx: tx.removals.numbers([row.id, after.id]))
+        assert numbers[row.id][-1][0] <= int(told["behind"]) < numbers[after.id][0][0]
+
+    def test_what_waits_or_has_a_delivery_is_never_forgotten(self, store: Store) -> None:
+        put(
+            store,
+            heard("old", look=EventLook.UNMATCHED, received_at=START - 9),
+            heard("older", look=EventLook.FAULTY, received_at=START - 10),
+            heard("waits", received_at=START - 10),
+            heard("matched", received_at=START - 10),
+            heard("young", look=EventLook.DONE, received_at=START),
+        )
+        ids = numbers_of(store)
+        store.write(lambda tx: tx.events.end([(ids["matched"], EventLook.DONE, "", 7)])).result()
+        assert store.write(lambda tx: tx.events.forget(START, 1)).result() == 1
+        assert set(numbers_of(store)) == {"old", "waits", "matched", "young"}, "the oldest first"
+        assert store.write(lambda tx: tx.events.forget(START, 9)).result() == 1
+        assert set(numbers_of(store)) == {"waits", "matched", "young"}
+
+    def test_what_is_personal_is_destroyed_by_delivery_and_by_address(self, store: Store) -> None:
+        personal = {"masked": "a***", "text": "I am Ann", "address_tag": "ann"}
+        put(
+            store,
+            heard("by address", **personal),
+            heard("of her delivery", **{**personal, "address_tag": "old"}),
+            heard("another's", **{**personal, "address_tag": "bob"}),
+            heard("another tenant's", **personal, tenant="other"),
+            heard("of nobody", masked="x***", text="who"),
+        )
+        ids = numbers_of(store)
+        store.write(lambda tx: tx.events.end([(ids["of her delivery"], EventLook.DONE, "", 7)])).result()
+        store.write(lambda tx: tx.events.blank([7, 0], [("t", "ann"), ("t", "")])).result()
+
+        def left(name: str) -> bool:
+            (row,) = store.read(lambda tx: tx.rows("view_event", id=ids[name]))
+            return bool(row["text"] or row["masked"] or row["address_tag"])
+
+        assert {name for name in ids if left(name)} == {"another's", "another tenant's", "of nobody"}
 
     def test_a_blanked_record_is_in_force_and_shows_nothing(self, store: Store) -> None:
         one = {**record(Kind.OPT_OUT, "news", 5, "crm"), "masked": "a***", "evidence": "she called"}
@@ -1552,6 +1710,43 @@ def record(kind: Kind, category: str, at: int, source: str) -> dict[str, int | s
 
 
 # Steps.
+
+
+def heard(identity: str, **fields: Any) -> StoredEvent:
+    """What a provider said, waiting since the start of the clock."""
+    base = StoredEvent(
+        "acc",
+        identity,
+        EventKind.DELIVERED,
+        received_at=START,
+        tenant="t",
+        occurred_at=START - 5,
+        next_at=START,
+    )
+    return replace(base, **fields)
+
+
+def put(store: Store, *given: StoredEvent) -> list[bool]:
+    return store.write(lambda tx: tx.events.put(given)).result()
+
+
+def waiting(store: Store, now: int) -> list[str]:
+    return [one.identity for one in store.read(lambda tx: tx.events.waiting(now, 99))]
+
+
+def numbers_of(store: Store) -> dict[str, int]:
+    """The number of each event that is kept, by its identity."""
+    rows = [store.read(lambda tx, id_=id_: tx.rows("view_event", id=id_)) for id_ in range(1, 20)]  # type: ignore[misc]
+    return {str(row["identity"]): int(row["id"]) for found in rows for row in found}
+
+
+def facets(store: Store, delivery_id: int) -> list[tuple[str, int, str]]:
+    rows = store.read(lambda tx: tx.rows("view_facets", delivery_id=delivery_id))
+    return [(str(row["kind"]), int(row["at"]), str(row["code"])) for row in rows]
+
+
+def _fold(facts: Sequence[tuple[int, Fact]], tx: Tx) -> None:
+    tx.events.fold(facts)
 
 
 def add(store: Store, *given: NewDelivery) -> list[Delivery]:
