@@ -64,9 +64,9 @@ def test_entries_are_sealed_signed_exported_and_proven(folder: Folder, sandbox: 
     seals = proof["seals"]
     assert (seals["blocks"], seals["unsigned"], seals["entries"], seals["checkpoints"]) == (1, 0, 2, 1)
     shown = folder.run("verify").out
-    assert "1 block with 2 entries, 1 signed, 1 checkpoint: every seal holds" in shown
+    assert "1 block with 2 entries and 1 act of people, 1 signed, 1 checkpoint: every seal holds" in shown
     section = PAGE.split("\n## `sendonce verify`\n")[1].split("\n## ")[0]
-    assert {f"`{name}`" for name in seals} <= set(re.findall("`[a-z]+`", section))
+    assert {f"`{name}`" for name in seals} <= set(re.findall("`[a-z_]+`", section))
 
 
 def test_a_delivery_that_was_taken_away_ends_with_code_1_and_its_place(

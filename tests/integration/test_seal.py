@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -427,6 +428,120 @@ def test_tampering_is_found_and_named(name: str, tmp_path: Path) -> None:
     (fault,) = checked(world).faults
     assert (fault.key, fault.seq) == (key, seq)
     assert re.search(what, fault.what)
+
+
+# What people did, in the audit
+
+
+def act(world: World, *names: str) -> None:
+    def done(name: str, tx: Tx) -> None:
+        tx.runs.audit("operator:ann", "pause", name, "prices", {"until": 0})
+
+    for name in names:
+        world.write(partial(done, name))
+
+
+def test_acts_are_sealed_with_entries_or_alone() -> None:
+    world = World("K")
+    act(world, "one", "two")
+    world.accepted()
+    (first,) = seal_all(world.store)
+    act(world, "three")
+    (second,) = seal_all(world.store)
+    assert seal_all(world.store) == []
+    act(world, "four")
+    told = [seal.read(block.header) for block in (first, second)]
+    assert [(each.count, each.acts_after, each.acts_upto, each.acts) for each in told] == [
+        (4, 0, 2, "1-2"),
+        (0, 2, 3, "3"),
+    ]
+    found = checked(world)
+    assert (found.faults, found.entries, found.acts, found.unsealed, found.unsealed_acts) == ([], 4, 3, 0, 1)
+
+
+def test_many_acts_become_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seal, "IDS_MAX", 4)
+    world = World("K")
+    act(world, *map(str, range(9)))
+    one = sealer(world.store)
+    assert [one.step() for _ in range(4)] == [0.0, 0.0, 10.0, 10.0]
+    assert [seal.read(block.header).acts for block in blocks(world)] == ["1-4", "5-8", "9"]
+    assert (checked(world).faults, checked(world).acts) == ([], 9)
+
+
+ACTS_TAMPERED = {
+    "who it was": ("UPDATE audit SET actor = 'operator:eve' WHERE id = 2", "the audit", 2, "another one"),
+    "when": (
+        "UPDATE audit SET at = at + 1 WHERE id = 2",
+        "the audit",
+        2,
+        "act 2 is another one than block 2",
+    ),
+    "why": ("UPDATE audit SET reason = '' WHERE id = 1", "the audit", 1, "than block 1 sealed on 2026-01-01"),
+    "how": ("UPDATE audit SET body = '{}' WHERE id = 3", "the audit", 3, "another one"),
+    "one dropped": ("DELETE FROM audit WHERE id = 2", "block 2", 0, "acts 2 of the audit are gone, 1 of 1"),
+    "the last one dropped": ("DELETE FROM audit WHERE id = 3", "block 3", 0, "acts 3 of the audit are gone"),
+    "its number": ("UPDATE audit SET id = 77 WHERE id = 2", "block 2", 0, "acts 2 of the audit are gone"),
+}
+
+
+@pytest.mark.parametrize("name", ACTS_TAMPERED)
+def test_tampering_with_the_audit_is_found_and_named(name: str, tmp_path: Path) -> None:
+    statement, key, seq, what = ACTS_TAMPERED[name]
+    world = audited(tmp_path)
+    assert checked(world).faults == []
+    assert world.tamper(statement) == 1
+    assert verify(world.store).ok, "only the seals can tell"
+    (fault,) = checked(world).faults
+    assert (fault.key, fault.seq) == (key, seq)
+    assert what in fault.what
+
+
+def audited(tmp_path: Path) -> World:
+    """Three acts, each in a block of its own."""
+    world = World("K", path=str(tmp_path / "store.db"))
+    for name in ("one", "two", "three"):
+        act(world, name)
+        seal_all(world.store)
+    return world
+
+
+def test_an_act_that_was_put_in_behind_the_seal_is_found(tmp_path: Path) -> None:
+    world = World("K", path=str(tmp_path / "store.db"))
+    act(world, "one", "two", "three")
+    world.tamper("DELETE FROM audit WHERE id = 2")  # a number that a failed transaction would have used up
+    (block,) = seal_all(world.store)
+    assert seal.read(block.header).acts == "1,3"
+    world.tamper(
+        "INSERT INTO audit (id, at, actor, action, target, reason, body) "
+        "VALUES (2, 1, 'operator:ann', 'resume', 'sms', '', '{}')"
+    )
+    (fault,) = checked(world).faults
+    assert (fault.key, fault.seq) == ("the audit", 2)
+    assert fault.what.startswith("act 2 was put in behind the seal of block 1, sealed on 2026-01-01")
+
+
+@pytest.mark.sqlite_only
+def test_an_act_of_an_open_transaction_with_a_lower_number_is_waited_for(
+    many: tuple[Store, psycopg.Connection],
+) -> None:
+    store, other = many
+    one = sealer(store)
+
+    def done() -> None:
+        store.write(lambda tx: tx.runs.audit("operator:ann", "pause", "sms", "prices", {})).result()
+
+    done()
+    other.execute(
+        "INSERT INTO audit (at, actor, action, target, reason, body) VALUES (1, 'a', 'b', 'c', 'd', '{}')"
+    )
+    done()
+    assert one.seal_one() is None
+    assert one.waits
+    other.commit()
+    (block,) = seal_all(store)
+    assert seal.read(block.header).acts == "1-3"
+    assert check_seals(store, SIGNER).faults == []
 
 
 def tampered(tmp_path: Path, *statements: str, count: int = 3) -> World:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -99,6 +100,74 @@ def test_each_column_of_an_entry_is_in_its_leaf(column: int) -> None:
 def test_no_two_entries_share_a_leaf_by_where_one_number_ends() -> None:
     entries = [(1, 11, 1, "a"), (11, 1, 1, "a"), (1, 1, 11, "a"), (1, 1, 1, "1:a")]
     assert len(set(seal.leaves_of(entries))) == len(entries)
+
+
+ACTS: Sequence[seal.Act] = [
+    (number, 7, "operator:ann", "pause", "sms", "prices", '{"until":0}') for number in (2, 3, 5)
+]
+
+
+@pytest.mark.parametrize("column", range(7))
+def test_each_column_of_an_act_is_in_its_leaf(column: int) -> None:
+    (before,) = seal.leaves_of_acts(ACTS[:1])
+    other: list[int | str] = [*ACTS[0]]
+    other[column] = 99 if column < 2 else "x"
+    (after,) = seal.leaves_of_acts([tuple(other)])  # type: ignore[list-item]
+    assert after != before
+
+
+def test_what_is_no_text_has_a_leaf_too_and_no_act_shares_one_by_where_a_word_ends() -> None:
+    acts: list[seal.Act] = [
+        (1, 7, "a", "b", "c", "d", "e"),
+        (1, 7, "a", "bc", "", "d", "e"),
+        (1, 7, 'a","b', "c", "", "d", "e"),
+        (1, 7, "a", "b", "c", "d", b"\x81"),  # type: ignore[list-item]
+        (1, 7, "a", "b", "c", "\ud800", "e"),
+    ]
+    assert len(set(seal.leaves_of_acts(acts))) == len(acts)
+
+
+def made_with_acts(last: SealedBlock | None = None) -> SealedBlock:
+    leaves = seal.leaves_of(ENTRIES[:4]) + seal.leaves_of_acts(ACTS)
+    before = seal.read(last.header) if last else None
+    block = seal.next_block(before, "", ENTRIES[:4], leaves, upto=6, acts=ACTS, acts_upto=6, at=7, key="")
+    return kept(block, leaves)
+
+
+def test_a_block_covers_acts_beside_entries() -> None:
+    sealed = made_with_acts()
+    block, leaves, faults = seal.judged(sealed)
+    assert block is not None
+    assert faults == []
+    assert (block.count, block.acts_after, block.acts_upto, block.acts) == (4, 0, 6, "2-3,5")
+    assert leaves[4:] == seal.leaves_of_acts(ACTS)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"acts": "2-3"}, "it counts 4 entries and 2 acts, and has 7 leaves"),
+        ({"acts": "2-4,9"}, "has 7 leaves"),
+        ({"acts": "x"}, "cannot be read"),
+        ({"acts": "2-3,9"}, "its acts lie outside of what it covers"),
+        ({"acts_upto": 4}, "its acts lie outside of what it covers"),
+        ({"acts_after": 7}, "it covers acts 8 to 6, which cannot be"),
+    ],
+)
+def test_what_a_header_says_of_acts_must_fit(change: dict[str, Any], what: str) -> None:
+    sealed = made_with_acts()
+    header = seal.spell(replace(seal.read(sealed.header), **change))
+    faults = seal.judged(replace(sealed, header=header, hash=seal.hash_of(header)))[2]
+    assert any(what in fault for fault in faults), faults
+
+
+def test_a_block_begins_where_the_acts_of_the_one_before_it_end() -> None:
+    first = seal.read(made_with_acts().header)
+    second = replace(first, number=2, previous="h", after=first.upto, upto=first.upto)
+    assert seal.follows(replace(second, acts_after=6), first, "h") == []
+    assert seal.follows(second, first, "h") == [
+        "it begins behind act 0, and the block before it does not end there"
+    ]
 
 
 def test_every_bit_of_a_kept_block_counts() -> None:

@@ -99,6 +99,8 @@ def document_of(proof: Sealed) -> dict[str, object]:
         "entries": proof.entries,
         "deleted": proof.deleted,
         "unsealed": proof.unsealed,
+        "acts": proof.acts,
+        "unsealed_acts": proof.unsealed_acts,
         "checkpoints": proof.checkpoints,
         "faulty": proof.faulty,
         "faults": proof.faults,
@@ -109,7 +111,8 @@ def show(screen: Screen, proof: Sealed, *, keys: bool) -> None:
     """`keys`: whether signatures could be checked."""
     blocks = counted(proof.blocks, "block")
     signed = proof.blocks - proof.unsigned
-    said = f"{blocks} with {counted(proof.entries, 'entry', 'entries')}, {signed:,} signed"
+    inside = f"{counted(proof.entries, 'entry', 'entries')} and {counted(proof.acts, 'act')} of people"
+    said = f"{blocks} with {inside}, {signed:,} signed"
     points = counted(proof.checkpoints, "checkpoint")
     if proof.ok:
         screen.say(f"{said}, {points}: every seal holds", style=GOOD)

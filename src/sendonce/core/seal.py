@@ -1,14 +1,16 @@
-"""The seal: the entries of all deliveries, closed block by block, so that nobody can change them unseen.
+"""The seal: the entries of all deliveries, and what people did besides, closed block by block, so that nobody
+can change them unseen.
 
 A delivery's own chain (`ledger`) proves it against its row. That a whole delivery was taken away, or its row
 and entries rewritten together, it cannot show. The seals can: they cover the entries of all deliveries in
-the order of their numbers in the store.
+the order of their numbers in the store. Beside them they cover the acts of people that belong to no one
+delivery (limits, pauses, releases), which stand in the audit under numbers of their own.
 
-    block n     header      {number, previous, after, upto, ids, count, root, tombstone, tombstone_hash,
-                             at, key}, canonical JSON
+    block n     header      {number, previous, after, upto, ids, count, acts_after, acts_upto, acts, root,
+                             tombstone, tombstone_hash, at, key}, canonical JSON
                 hash        SHA-256 of the header; block n + 1 names it as `previous`
                 signature   Ed25519 over `payload(header)`, or none
-                leaves      the hash of each entry, from which `root` follows
+                leaves      the hash of each entry, then of each act, from which `root` follows
 
 The root is the Merkle Tree Hash of RFC 6962, section 2.1. A block covers all numbers above `after` up to
 `upto`, and `ids` says which of them were there: numbers that a failed transaction used up are not, for ever.
@@ -17,7 +19,7 @@ also after entries were deleted.
 
 Entries may be deleted where a tombstone says so. Each block names the newest one, so that tombstones too are
 sealed. What is missing and in no tombstone is a fault (`unexplained`). Who deletes must leave the newest
-entry of the store: SQLite would give its number to the next one.
+entry of the store: SQLite would give its number to the next one. Acts are never deleted.
 """
 
 from __future__ import annotations
@@ -49,6 +51,9 @@ _NUMBER_MAX: Final = 2**63 - 1
 Entry = tuple[int, int, int, str]
 """What a leaf covers: the entry's number in the store, its delivery's id, its seq there, and its hash."""
 
+Act = tuple[int, int, str, str, str, str, str]
+"""What somebody did, as the audit has it: number, at, actor, action, target, reason, body."""
+
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
 
@@ -59,6 +64,7 @@ class Block:
     after   it covers entries with a number above this ...
     upto    ... up to this
     ids     which of them were there: "1-250,252-300"
+    acts_after, acts_upto, acts   the same of the acts in the audit
     at      when it was made, microseconds UTC, the store's calendar
     key     the fingerprint of the key that signs it; "" where nobody does
     tombstone, tombstone_hash   the newest one then; 0 and "" where there was none
@@ -70,6 +76,9 @@ class Block:
     upto: int
     ids: str
     count: int
+    acts_after: int
+    acts_upto: int
+    acts: str
     root: str
     tombstone: int
     tombstone_hash: str
@@ -79,7 +88,7 @@ class Block:
 
 @value
 class SealedBlock:
-    """A block as it is kept. `leaves` are the entries' hashes, one behind the other."""
+    """A block as it is kept. `leaves` are the hashes of its entries and acts, one behind the other."""
 
     number: int
     header: str
@@ -95,6 +104,12 @@ def leaves_of(entries: Iterable[Entry]) -> list[bytes]:
         sha256(f"\x00{id_}:{delivery_id}:{seq}:{hash_}".encode()).digest()
         for id_, delivery_id, seq, hash_ in entries
     ]
+
+
+def leaves_of_acts(acts: Iterable[Act]) -> list[bytes]:
+    """The leaf of each act, over all that stands there, whatever it is. No leaf of an entry begins so."""
+    texts = (_encode([str(column) for column in act]) for act in acts)
+    return [hashlib.sha256(f"\x00act:{text}".encode()).digest() for text in texts]
 
 
 def root_of(leaves: Sequence[bytes]) -> str:
@@ -153,6 +168,9 @@ _FIELDS: Final = {
     "upto": int,
     "ids": str,
     "count": int,
+    "acts_after": int,
+    "acts_upto": int,
+    "acts": str,
     "root": str,
     "tombstone": int,
     "tombstone_hash": str,
@@ -199,11 +217,14 @@ def next_block(
     leaves: Sequence[bytes],
     *,
     upto: int,
+    acts: Sequence[Act] = (),
+    acts_upto: int = 0,
     tombstone: tuple[int, str] = (0, ""),
     at: int,
     key: str,
 ) -> Block:
-    """The block of what stands behind `last` up to `upto`: these entries, in order, and their leaves."""
+    """The block of what stands behind `last` up to `upto`, and in the audit up to `acts_upto`: these entries
+    and acts, in order, and the leaves of both."""
     return Block(
         number=last.number + 1 if last is not None else 1,
         previous=last_hash,
@@ -211,6 +232,9 @@ def next_block(
         upto=upto,
         ids=spell_ids(entry[0] for entry in entries),
         count=len(entries),
+        acts_after=last.acts_upto if last is not None else 0,
+        acts_upto=acts_upto,
+        acts=spell_ids(act[0] for act in acts),
         root=root_of(leaves),
         tombstone=tombstone[0],
         tombstone_hash=tombstone[1],
@@ -275,15 +299,18 @@ def judged(sealed: SealedBlock) -> tuple[Block | None, list[bytes], list[str]]:
     """
     try:
         block = read(sealed.header)
-        ids = ranges_of(block.ids)
+        ids, acts = ranges_of(block.ids), ranges_of(block.acts)
         leaves = split(sealed.leaves)
     except (ValueError, TypeError, RecursionError) as error:
         return None, [], [f"it cannot be read: {error}"]
     if not (0 <= block.after <= block.upto <= _NUMBER_MAX and 0 <= block.tombstone <= _NUMBER_MAX):
         return None, [], [f"it covers entries {block.after + 1} to {block.upto}, which cannot be"]
-    if not len(leaves) == block.count == sum(map(len, ids)):
-        return None, [], [f"it counts {block.count} entries, and has {len(leaves)} leaves"]
-    return block, leaves, list(_own_faults(sealed, block, ids, leaves))
+    if not 0 <= block.acts_after <= block.acts_upto <= _NUMBER_MAX:
+        return None, [], [f"it covers acts {block.acts_after + 1} to {block.acts_upto}, which cannot be"]
+    done = sum(map(len, acts))
+    if block.count != sum(map(len, ids)) or len(leaves) != block.count + done:
+        return None, [], [f"it counts {block.count} entries and {done} acts, and has {len(leaves)} leaves"]
+    return block, leaves, list(_own_faults(sealed, block, ids, acts, leaves))
 
 
 def follows(block: Block, last: Block | None, last_hash: str) -> list[str]:
@@ -293,13 +320,19 @@ def follows(block: Block, last: Block | None, last_hash: str) -> list[str]:
         faults.append("it does not follow the block before it: one of the two is another")
     if block.after != (last.upto if last is not None else 0):
         faults.append(f"it begins behind entry {block.after}, and the block before it does not end there")
+    if block.acts_after != (last.acts_upto if last is not None else 0):
+        faults.append(f"it begins behind act {block.acts_after}, and the block before it does not end there")
     if last is not None and block.tombstone < last.tombstone:
         faults.append(f"it knows {block.tombstone} tombstones, and the block before it {last.tombstone}")
     return faults
 
 
 def _own_faults(
-    sealed: SealedBlock, block: Block, ids: Sequence[range], leaves: Sequence[bytes]
+    sealed: SealedBlock,
+    block: Block,
+    ids: Sequence[range],
+    acts: Sequence[range],
+    leaves: Sequence[bytes],
 ) -> Iterator[str]:
     if hash_of(sealed.header) != sealed.hash:
         yield "its header does not give its hash"
@@ -309,6 +342,8 @@ def _own_faults(
         yield "its leaves do not give its root"
     if ids and not block.after < ids[0].start <= ids[-1][-1] <= block.upto:
         yield "its entries lie outside of what it covers"
+    if acts and not block.acts_after < acts[0].start <= acts[-1][-1] <= block.acts_upto:
+        yield "its acts lie outside of what it covers"
 
 
 # Checkpoints: what is exported, so that a copy is out of reach of whoever can write the store

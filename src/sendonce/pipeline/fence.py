@@ -35,7 +35,7 @@ class Fence:
         if tx.held or tx.epoch != self._epoch:
             # Another server may have taken over: what was asked of the one before says nothing about it.
             self._epoch, self._asked, self._passed, self._writers = tx.epoch, 0, 0, frozenset()
-        given = self._numbered(tx).given()  # first, see `ports.store.Seals.writers`
+        given = self._numbered(tx).given()  # first, see `ports.store.Numbered.writers`
         writers = self._numbered(tx).writers()
         if not self._writers & writers:
             self._passed = self._asked

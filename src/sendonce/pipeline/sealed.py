@@ -6,7 +6,8 @@
 2. the entries: each that a block sealed is there as it was, unless a later tombstone says that it was
    deleted; none
    was put in behind the seal
-3. the checkpoints: each block that was exported is still the one it was. So nobody can cut off the end, or
+3. the acts of the audit: each is there as it was, and none was put in
+4. the checkpoints: each block that was exported is still the one it was. So nobody can cut off the end, or
    make
    all blocks anew
 
@@ -26,7 +27,7 @@ from typing import Final
 from sendonce.core import seal
 from sendonce.core.errors import StoreMismatch
 from sendonce.core.ledger import Fault
-from sendonce.core.seal import Block, Entry, SealedBlock
+from sendonce.core.seal import Act, Block, Entry, SealedBlock
 from sendonce.pipeline.record import body_of
 from sendonce.ports.signer import Verifier
 from sendonce.ports.store import Row, Store, Tx
@@ -52,6 +53,7 @@ class Sealed:
     deleted     of them, and a tombstone says so
     unsigned    blocks that nobody signed
     unsealed    numbers of entries that no block covers yet
+    acts        that a block sealed, of the audit; and `unsealed_acts`
     """
 
     blocks: int = 0
@@ -59,6 +61,8 @@ class Sealed:
     entries: int = 0
     deleted: int = 0
     unsealed: int = 0
+    acts: int = 0
+    unsealed_acts: int = 0
     checkpoints: int = 0
     faulty: int = 0
     faults: list[Fault] = field(default_factory=list)
@@ -98,9 +102,10 @@ class _Check:
     def run(self, checkpoints: Iterable[str]) -> Sealed:
         self._read_checkpoints(checkpoints)
         self._read_tombstones()
-        upto, number = self._check_blocks()
+        upto, acts_upto, number = self._check_blocks()
         found = self._found
-        found.unsealed = max(0, self._store.read(lambda tx: tx.seals.given()) - upto)
+        given, acts_given = self._store.read(lambda tx: (tx.seals.given(), tx.seals.acts.given()))
+        found.unsealed, found.unsealed_acts = max(0, given - upto), max(0, acts_given - acts_upto)
         for missing in sorted(self._exported):
             line, _, at = self._exported[missing]
             end = (
@@ -151,11 +156,11 @@ class _Check:
 
     # Blocks
 
-    def _check_blocks(self) -> tuple[int, int]:
-        """Up to which entry the last block goes, and its number."""
+    def _check_blocks(self) -> tuple[int, int, int]:
+        """Up to which entry and which act the last block goes, and its number."""
         last: Block | None = None
         last_hash: str | None = seal.GENESIS  # None: the block before is not there, or cannot be read
-        number = upto = 0
+        number = upto = acts_upto = 0
         for page in self._pages():
             for read in page:
                 if read is None:
@@ -176,14 +181,15 @@ class _Check:
                     faults += self._signature_faults(block, sealed.header, sealed.signature)
                     faults += self._order_faults(block)
                     faults += self._tombstone_faults(block, last)
-                    self._check_entries(block, read.leaves, read.entries)
-                    upto = max(upto, block.upto)
+                    self._check_entries(block, read.leaves[: block.count], read.entries)
+                    self._check_acts(block, read.leaves[block.count :], read.acts)
+                    upto, acts_upto = max(upto, block.upto), max(acts_upto, block.acts_upto)
                 faults += self._export_faults(sealed)
                 for fault in faults:
                     self._found.add(f"block {number}", fault)
                 last, last_hash = block, sealed.hash if block is not None else None
             self._progress(self._found)
-        return upto, number
+        return upto, acts_upto, number
 
     def _pages(self) -> Iterator[Sequence[_Read | None]]:
         """All blocks, some at a time; None where the database cannot read one, or its entries."""
@@ -268,6 +274,33 @@ class _Check:
                 f"were sealed on {_when(block.at)}, and no tombstone says why",
             )
 
+    # Acts
+
+    def _check_acts(self, block: Block, leaves: Sequence[bytes], acts: Sequence[Act]) -> None:
+        found = self._found
+        found.acts += len(leaves)
+        now = seal.leaves_of_acts(acts)
+        if now == leaves:
+            return
+        ids = [id_ for each in seal.ranges_of(block.acts) for id_ in each]
+        sealed = dict(zip(ids, leaves, strict=True))
+        there = {act[0]: leaf for act, leaf in zip(acts, now, strict=True)}
+        sealed_on = f"sealed on {_when(block.at)}"
+        if gone := [id_ for id_ in ids if id_ not in there]:
+            found.add(
+                f"block {block.number}",
+                f"acts {seal.spell_ids(gone)} of the audit are gone, {len(gone)} of {len(ids)} that were "
+                f"{sealed_on}, and nobody may remove any",
+            )
+        for id_, leaf in there.items():
+            if id_ not in sealed:
+                what = f"act {id_} was put in behind the seal of block {block.number}, {sealed_on}"
+            elif leaf != sealed[id_]:
+                what = f"act {id_} is another one than block {block.number} {sealed_on}"
+            else:
+                continue
+            found.add("the audit", what, id_)
+
     def _whose(self, entry: Entry) -> tuple[str, int]:
         body = body_of(self._store.read(lambda tx: tx.seals.text_of(entry)))
         key = str(body.get("key") or f"id {entry[1]}")
@@ -283,6 +316,7 @@ class _Read:
     leaves: Sequence[bytes]
     faults: Sequence[str]
     entries: Sequence[Entry]
+    acts: Sequence[Act]
 
 
 def _page(after: int, limit: int, tx: Tx) -> list[_Read]:
@@ -291,7 +325,12 @@ def _page(after: int, limit: int, tx: Tx) -> list[_Read]:
     for sealed in tx.seals.page(after, limit):
         block, leaves, faults = seal.judged(sealed)
         entries = tx.seals.entries(block.after, block.upto, block.count + EXTRA_MAX) if block else []
-        found.append(_Read(sealed, block, leaves, faults, entries))
+        acts = (
+            tx.seals.acts.between(block.acts_after, block.acts_upto, len(leaves) - block.count + EXTRA_MAX)
+            if block
+            else []
+        )
+        found.append(_Read(sealed, block, leaves, faults, entries, acts))
     return found
 
 

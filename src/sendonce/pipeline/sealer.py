@@ -1,4 +1,4 @@
-"""The sealer: closes the ledger's entries into blocks, beside everything else.
+"""The sealer: closes the ledger's entries and the acts of the audit into blocks, beside everything else.
 
 It seals up to a number below which nothing can come any more (`fence`). A transaction that stays open holds
 up the sealing and nothing else.
@@ -17,7 +17,7 @@ from sendonce import telemetry
 from sendonce.core import seal
 from sendonce.core.errors import Refused, StoreMismatch
 from sendonce.core.pacing import SECOND
-from sendonce.core.seal import Block, Entry, SealedBlock
+from sendonce.core.seal import Act, Block, Entry, SealedBlock
 from sendonce.pipeline.fence import Fence
 from sendonce.ports.signer import Signer
 from sendonce.ports.store import Store, Tx
@@ -53,6 +53,7 @@ class Sealer:
         self._exported, self._exported_at = 0, -self._export_every_us
         self._told = False
         self._fence = Fence()
+        self._acts_fence = Fence(lambda tx: tx.seals.acts)
 
     def step(self) -> float:
         """Seal one block of what may be sealed; how long until the next step. Raises `StoreError`."""
@@ -65,16 +66,16 @@ class Sealer:
     @property
     def waits(self) -> bool:
         """Whether something was not sealed, since somebody was writing."""
-        return self._fence.waits
+        return self._fence.waits or self._acts_fence.waits
 
     def seal_one(self) -> SealedBlock | None:
         """Seal the next block; None where there is nothing to seal."""
-        upto = self._store.read(self._fence.look)
-        # Another transaction: it begins after the fence was passed, so it sees all that stands below it.
-        found = self._store.read(partial(_next, upto))
+        upto, acts_upto = self._store.read(lambda tx: (self._fence.look(tx), self._acts_fence.look(tx)))
+        # Another transaction: it begins after the fences were passed, so it sees all that stands below them.
+        found = self._store.read(partial(_next, upto, acts_upto))
         if found is None:
             return None
-        leaves = seal.leaves_of(found.entries)
+        leaves = seal.leaves_of(found.entries) + seal.leaves_of_acts(found.acts)
         sealed = self._store.write(partial(self._append, found, leaves)).result()
         if sealed is not None:
             tell(telemetry.SEALED, block=sealed.number, sealed=len(leaves))
@@ -93,6 +94,8 @@ class Sealer:
             found.entries,
             leaves,
             upto=found.upto,
+            acts=found.acts,
+            acts_upto=found.acts_upto,
             tombstone=tx.seals.tombstone(),
             at=tx.now,
             key=self._signer.key if self._signer else "",
@@ -129,31 +132,44 @@ def refuse_unsealed(tx: Tx, gone: Sequence[int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the next block takes in: the entries behind the last block, up to this number."""
+    """What the next block takes in: the entries behind the last block, up to this number; and the acts."""
 
     last: Block | None
     last_hash: str
     entries: list[Entry]
     upto: int
+    acts: list[Act]
+    acts_upto: int
 
 
 def _is_full(sealed: SealedBlock) -> bool:
     block = seal.read(sealed.header)
-    return block.upto - block.after >= seal.IDS_MAX
+    acts = sum(map(len, seal.ranges_of(block.acts)))
+    return block.upto - block.after >= seal.IDS_MAX or acts >= seal.IDS_MAX
 
 
-def _next(upto: int, tx: Tx) -> _Found | None:
+def _next(upto: int, acts_upto: int, tx: Tx) -> _Found | None:
     last, last_hash = _end(tx)
-    after = last.upto if last is not None else 0
+    entries, entries_end = _entries(last.upto if last is not None else 0, upto, tx)
+    acts_end = last.acts_upto if last is not None else 0
+    acts = tx.seals.acts.between(acts_end, acts_upto, seal.IDS_MAX)
+    if acts:
+        acts_end = acts[-1][0] if len(acts) >= seal.IDS_MAX else acts_upto
+    if entries or acts or tx.seals.tombstone()[0] > (last.tombstone if last is not None else 0):
+        return _Found(last, last_hash, entries, entries_end, acts, acts_end)
+    return None
+
+
+def _entries(end: int, upto: int, tx: Tx) -> tuple[list[Entry], int]:
+    """The next entries behind `end`, and up to where they are all."""
+    after = end
     while after < upto:  # numbers that failed transactions used up may be missing for long
         until = min(upto, after + seal.IDS_MAX)
         entries = tx.seals.entries(after, until, seal.IDS_MAX)
         if entries:
-            return _Found(last, last_hash, entries, until)
+            return entries, until
         after = until
-    if tx.seals.tombstone()[0] > (last.tombstone if last is not None else 0):
-        return _Found(last, last_hash, [], last.upto if last is not None else 0)
-    return None
+    return [], end
 
 
 def _end(tx: Tx) -> tuple[Block | None, str]:

@@ -34,7 +34,7 @@ from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Event, Standing, State
 from sendonce.core.pacing import Gate, GateLimits
 from sendonce.core.provider_event import EventKind, Fact
-from sendonce.core.seal import Entry, SealedBlock
+from sendonce.core.seal import Act, Entry, SealedBlock
 from sendonce.core.tombstone import Tombstone
 from sendonce.core.value import value
 
@@ -676,7 +676,7 @@ class ProviderEvents(Protocol):
         ...
 
     def writers(self) -> frozenset[str]:
-        """As `Seals.writers`, for these numbers."""
+        """As `Numbered.writers`, for these numbers."""
         ...
 
     def end(self, ended: Sequence[tuple[int, EventLook, str, int]]) -> None:
@@ -858,27 +858,34 @@ class Answers(Protocol):
 
 
 class Numbered(Protocol):
-    """What is written in the order of numbers that are given before a commit."""
-
-    def given(self) -> int: ...
-
-    def writers(self) -> frozenset[str]: ...
-
-
-class Seals(Protocol):
-    """Blocks of sealed entries (`core.seal`), and what may be sealed."""
+    """Rows that get the next number when they are written, before their commit."""
 
     def given(self) -> int:
-        """The highest number that any entry was given, committed or not; 0: none yet."""
+        """The highest number that any row was given, committed or not; 0: none yet."""
         ...
 
     def writers(self) -> frozenset[str]:
-        """The transactions that may hold entries which others cannot see yet.
+        """The transactions that may hold rows which others cannot see yet.
 
-        Where it is asked after `given`, every entry up to that number is committed or will never be, once
+        Where it is asked after `given`, every row up to that number is committed or will never be, once
         none of these is among those that a later answer names.
         """
         ...
+
+
+class Acts(Numbered, Protocol):
+    """What people did outside of any one delivery, as the audit has it."""
+
+    def between(self, after: int, upto: int, limit: int) -> list[Act]:
+        """Those with numbers above `after` up to `upto`, in order, at most `limit`."""
+        ...
+
+
+class Seals(Numbered, Protocol):
+    """Blocks of sealed entries and acts (`core.seal`), and what may be sealed. Numbered are the entries."""
+
+    @property
+    def acts(self) -> Acts: ...
 
     def entries(self, after: int, upto: int, limit: int) -> list[Entry]:
         """The entries with numbers above `after` up to `upto`, in order, at most `limit`."""

@@ -115,6 +115,8 @@ _COLUMNS: Final = {
     "ledger_writers": _writers("ledger"),
     "facet_given": _given("facet_number_seq"),
     "facet_writers": _writers("facet"),
+    "audit_given": _given("audit_id_seq"),
+    "audit_writers": _writers("audit"),
     "server_tables": (
         "(SELECT relname AS name, n_live_tup AS alive, n_dead_tup AS dead, n_tup_upd AS changed, "
         "n_tup_hot_upd AS hot, pg_total_relation_size(relid) AS bytes, "

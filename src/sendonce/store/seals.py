@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode, b64encode
 
-from sendonce.core.seal import Entry, SealedBlock
+from sendonce.core.seal import Act, Entry, SealedBlock
 from sendonce.store.session import Session, Tuple
 
 
@@ -14,6 +14,10 @@ class SqlSeals:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    @property
+    def acts(self) -> SqlActs:
+        return SqlActs(self._session)
 
     def given(self) -> int:
         return int(self._session.rows("seal_given", {})[0][0])
@@ -52,6 +56,23 @@ class SqlSeals:
         id_, delivery_id, seq, _ = entry
         rows = self._session.rows("seal_whose", {"id": id_, "delivery_id": delivery_id, "seq": seq})
         return str(rows[0][0]) if rows else ""
+
+
+class SqlActs:
+    """`ports.store.Acts` on a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def given(self) -> int:
+        return int(self._session.rows("seal_acts_given", {})[0][0])
+
+    def writers(self) -> frozenset[str]:
+        return frozenset(str(row[0]) for row in self._session.rows("seal_acts_writers", {}))
+
+    def between(self, after: int, upto: int, limit: int) -> list[Act]:
+        found = self._session.rows("seal_acts", {"after": after, "upto": upto, "limit": limit})
+        return [tuple(row) for row in found]
 
 
 def _block(row: Tuple) -> SealedBlock:

@@ -55,6 +55,8 @@ _TOKENS: Final = {
     "ledger_writers": "(SELECT '' AS who WHERE 1 = 0)",  # whoever reads sees all that was written before
     "facet_given": "(SELECT coalesce(max(number), 0) FROM facet)",
     "facet_writers": "(SELECT '' AS who WHERE 1 = 0)",
+    "audit_given": "(SELECT coalesce(max(id), 0) FROM audit)",
+    "audit_writers": "(SELECT '' AS who WHERE 1 = 0)",
     # A file is nobody's server: what was changed is tidied up by who writes next.
     "server_tables": (
         "(SELECT '' AS name, 0 AS alive, 0 AS dead, 0 AS changed, 0 AS hot, 0 AS bytes, 0 AS tidied_at, "

@@ -12,6 +12,17 @@ SELECT who FROM {ledger_writers};
 -- name: seal_entries
 SELECT id, delivery_id, seq, hash FROM ledger WHERE id > :after AND id <= :upto ORDER BY id LIMIT :limit;
 
+-- The same two of the audit, and what stands there.
+-- name: seal_acts_given
+SELECT {audit_given} AS id;
+
+-- name: seal_acts_writers
+SELECT who FROM {audit_writers};
+
+-- name: seal_acts
+SELECT id, at, actor, action, target, reason, body FROM audit
+WHERE id > :after AND id <= :upto ORDER BY id LIMIT :limit;
+
 -- name: seal_last
 SELECT number, header, hash, signature, '' AS leaves FROM seal ORDER BY number DESC LIMIT 1;
 

@@ -1234,9 +1234,28 @@ class StoreSuite:
         assert json.loads(store.read(lambda tx: tx.seals.text_of(found[1])))["key"] == rows[1].key
         assert store.read(lambda tx: tx.seals.text_of((99, 1, 1, ""))) == ""
 
+    def test_acts_come_in_the_order_of_their_numbers(self, store: Store) -> None:
+        assert store.read(lambda tx: (tx.seals.acts.given(), tx.seals.acts.between(0, 99, 99))) == (0, [])
+        for name in ("sms", "email", "slow"):
+            store.write(partial(_paused, name)).result()
+        found = store.read(lambda tx: tx.seals.acts.between(0, 99, 99))
+        ids = [act[0] for act in found]
+        assert [act[1:] for act in found] == [
+            (START, "operator:ann", "pause", name, "prices", '{"until":0}')
+            for name in ("sms", "email", "slow")
+        ]
+        assert ids == sorted(set(ids))
+        assert store.read(lambda tx: tx.seals.acts.given()) == ids[-1]
+        assert store.read(lambda tx: tx.seals.acts.between(ids[0], ids[1], 99)) == found[1:2]
+        assert store.read(lambda tx: tx.seals.acts.between(0, 99, 2)) == found[:2]
+
     def test_nobody_writes_once_all_is_committed(self, store: Store) -> None:
         add(store, new("a"))
-        assert store.read(lambda tx: tx.seals.writers()) == frozenset()
+        store.write(partial(_paused, "sms")).result()
+        assert store.read(lambda tx: (tx.seals.writers(), tx.seals.acts.writers())) == (
+            frozenset(),
+            frozenset(),
+        )
 
     def test_blocks_come_back_as_they_were_and_no_number_twice(self, store: Store) -> None:
         assert store.read(lambda tx: (tx.seals.last(), tx.seals.page(0, 9))) == (None, [])
@@ -1625,6 +1644,10 @@ class StoreSuite:
 
 def _append(block: SealedBlock, tx: Tx) -> None:
     tx.seals.append(block)
+
+
+def _paused(name: str, tx: Tx) -> None:
+    tx.runs.audit("operator:ann", "pause", name, "prices", {"until": 0})
 
 
 def new(name: str, **fields: int | str) -> NewDelivery:
