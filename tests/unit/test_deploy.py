@@ -248,7 +248,10 @@ def test_a_pod_runs_a_command_that_exists_and_is_given_the_time_to_stop(name: st
     pod = PODS[name]
     (container,) = programs(pod)
     wait_s = pod.get("terminationGracePeriodSeconds", 30)
-    assert wait_s >= stop_s(container["args"]) + BEYOND_S
+    before = container.get("lifecycle", {}).get("preStop", {"exec": {"command": ["sleep", "0"]}})
+    (word, seconds) = before["exec"]["command"]
+    assert word == "sleep"
+    assert wait_s >= float(seconds) + stop_s(container["args"]) + BEYOND_S
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
     for each in [*pod.get("initContainers", []), *pod["containers"]]:
