@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-postgres test-brokers test-browser screens check format bench wheel lock upgrade clean simulate contract crash drill
+.PHONY: help setup demo test test-postgres test-brokers test-browser test-neighbours test-airflow screens check format bench wheel lock upgrade clean simulate contract crash drill
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,20 @@ test: $(READY) ## run the tests; ARGS="-k pacing" narrows them
 test-brokers: $(READY) ## hints over private RabbitMQ, NATS and SQS servers, killed and exchanged meanwhile
 	@$(BIN)/python -m tests.brokers.servers
 	@$(BIN)/pytest --numprocesses auto tests/brokers $(ARGS)
+
+test-neighbours: $(READY) build/neighbours/.ready ## the recipes for Celery and Temporal, run by the real ones; needs redis-server
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile tests/neighbours/test_celery.py tests/neighbours/test_temporal.py $(ARGS)
+
+test-airflow: $(READY) build/airflow/.ready ## the recipe for Airflow, run by Airflow; it is large: a minute or two the first time
+	@$(BIN)/pytest tests/neighbours/test_airflow.py $(ARGS)
+
+build/neighbours/.ready: requirements/neighbours.lock pyproject.toml
+	@$(PYTHON) tools/environment.py build/neighbours requirements/neighbours.lock --editable .
+	@touch $@
+
+build/airflow/.ready: requirements/airflow.lock
+	@$(PYTHON) tools/environment.py build/airflow requirements/airflow.lock
+	@touch $@
 
 test-postgres: $(READY) ## the tests of the PostgreSQL store on another version: PROGRAMS=/usr/lib/postgresql/15/bin
 	@test -x "$(PROGRAMS)/postgres" || { echo "test-postgres: PROGRAMS=FOLDER must name the folder of a postgres"; exit 1; }
