@@ -11,6 +11,7 @@ import pytest
 from sendonce.core.errors import Refused
 from sendonce.core.lifecycle import Event, State
 from sendonce.core.outcome import Accepted, Reason
+from sendonce.core.provider_event import EventKind
 from sendonce.held import FAILOVER, hold
 from sendonce.pipeline import hand_on as module
 from sendonce.pipeline.feed import GONE, Feed
@@ -18,6 +19,7 @@ from sendonce.pipeline.hand_on import LEASE_S, LOOK_S, STAND_BY_S, HandOn
 from sendonce.pipeline.restore import released
 from sendonce.ports.sink import Record, SinkUnavailable
 from sendonce.ports.store import Store
+from tests.integration.test_feed import hear, says
 from tests.integration.world import SECOND, TENANT, World
 
 
@@ -95,6 +97,20 @@ def test_a_record_is_keyed_by_its_delivery_and_numbered_in_it() -> None:
         "2026-01-01T",
         "Z",
     )
+
+
+def test_what_a_provider_said_later_is_handed_on_by_its_kind() -> None:
+    world, log = World("K"), Log()
+    key = world.accepted("r-1", receipt="m-1")
+    hear(world, "sms-K", says(EventKind.DELIVERED, "m-1"))
+    passing(world, log).step()
+    assert [
+        (record.id, body["kind"], body["sequence"])
+        for record, body in zip(log.records, log.bodies, strict=True)
+    ] == [
+        (f"{key}/{len(world.lines(key))}", "disposition", len(world.lines(key))),
+        (f"{key}/delivered", "facet", None),
+    ]
 
 
 @pytest.mark.parametrize("takes", [0, 1, 2])

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from sendonce import telemetry
-from sendonce.core.feed import coded_reason
+from sendonce.core.feed import Kind, coded_reason
 from sendonce.core.pacing import SECOND
 from sendonce.pipeline.feed import LIMIT_MAX, Feed, Told
 from sendonce.pipeline.leader import Leader
@@ -135,7 +135,7 @@ class HandOn:
 def _record(one: Told) -> Record:
     body = {
         "id": one.id,
-        "sequence": int(one.id.rpartition("/")[2]),
+        "sequence": None if one.kind is Kind.FACET else int(one.id.rpartition("/")[2]),
         "kind": one.kind,
         "at": (_EPOCH + timedelta(microseconds=one.at))
         .isoformat(timespec="microseconds")

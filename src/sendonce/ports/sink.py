@@ -2,7 +2,7 @@
 
 A sink takes records of one delivery in the order in which they were given, and says that it has them when
 they are durable there. It may get the same record more than once, after a crash or a lost answer: whoever
-reads there tells a repetition by its `sequence`.
+reads there tells a repetition by its id.
 """
 
 from __future__ import annotations
