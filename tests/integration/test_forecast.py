@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,12 +12,14 @@ from sendonce.core.delivery import Channel
 from sendonce.core.due import parse_quiet
 from sendonce.core.errors import InvalidInput
 from sendonce.core.objective import Objectives
-from sendonce.core.outcome import Accepted, Throttled, ThrottleScope
+from sendonce.core.outcome import Accepted, AccountError, Reason, Throttled, ThrottleScope
 from sendonce.core.pacing import GateLimits, Limit
+from sendonce.core.policy import Policy
+from sendonce.core.routing import Route, Share
 from sendonce.pipeline import forecast as module
 from sendonce.pipeline.forecast import AccountForecast, Forecast, forecast, moment_of
 from sendonce.pipeline.pause import Scope, Target, pause
-from tests.integration.world import HOUR, SECOND, World
+from tests.integration.world import HOUR, SECOND, World, account_of, policy_of
 
 TEN = GateLimits((Limit(10, SECOND),), lanes=50, jitter_us=1)
 
@@ -164,3 +168,48 @@ def test_nothing_is_written() -> None:
     foreseen(world)
     assert world.read(lambda tx: tx.rows("view_progress_last_entry")) == before
     assert Channel.SMS in world.policy.channels
+
+
+def shared(*, second: str = "") -> Policy:
+    """Two accounts that share three to one; `second`: as whom the second sends, where that differs."""
+    first = account_of("K", name="a", limits=TEN)
+    other = account_of("K", name="b", limits=TEN)
+    if second:
+        first, other = replace(first, senders=("Others",)), replace(other, sender=second)
+    made = policy_of(first, other)
+    return replace(made, routes=(Route(first.channel, "a", shares=(Share("a", 3), Share("b", 1))),))
+
+
+def taken(world: World, keys: Sequence[str]) -> Counter[str]:
+    """Who is to carry them by the forecast; and that a pass gives them to the same."""
+    foretold = {each.account: each.due + each.waiting for each in foreseen(world).accounts}
+    world.pass_()
+    published = Counter(world.row(key).course.account for key in keys)
+    assert {name: count for name, count in foretold.items() if count} == published
+    return published
+
+
+def test_accounts_that_share_are_each_foretold_what_they_will_carry() -> None:
+    world = World(policy=shared())
+    counts = taken(world, [world.schedule(f"r-{number}") for number in range(80)])
+    assert 12 <= counts["b"] <= 28
+
+
+def test_who_is_held_is_foretold_what_is_left_to_it() -> None:
+    world = World(policy=shared())
+    first = world.schedule("first")
+    world.pass_()
+    account = world.row(first).course.account
+    (claim,) = world.claim(account)
+    world.settle([(claim, AccountError(Reason.AUTHENTICATION, "401"))])
+    counts = taken(world, [first, *(world.schedule(f"r-{number}") for number in range(80))])
+    assert counts[account] < 20
+
+
+def test_who_does_not_declare_the_sender_is_foretold_nothing_of_it() -> None:
+    world = World(policy=shared(second="Others"))
+    keys = [world.schedule(f"r-{number}", sender="Others") for number in range(8)]
+    carried = taken(world, keys)
+    assert set(carried) == {"a", "b"}
+    keys += [world.schedule(f"s-{number}", sender="+12025550100") for number in range(8)]
+    assert taken(world, keys) == carried + Counter(a=8)

@@ -195,6 +195,7 @@ class World:
         template: str = "t",
         data: Mapping[str, object] | None = None,
         to: str = "",
+        sender: str = "",
         tenant: str = TENANT,
     ) -> str:
         """One reminder and its delivery over `account` (the first one where none is named), and over
@@ -205,6 +206,8 @@ class World:
             channel.value: {"to": to if to and channel is through.channel else ADDRESSES[channel]}
             for channel in (through.channel, *also)
         }
+        if sender:
+            recipients[through.channel.value]["sender"] = sender
         new = replace(
             self._reminder(through, due_at),
             tenant=tenant,

@@ -7,7 +7,7 @@ configuration changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -21,7 +21,7 @@ from sendonce.core.pacing import GateLimits
 from sendonce.core.plan import Plan
 from sendonce.core.promise import Promise
 from sendonce.core.retry import RetryPolicy
-from sendonce.core.routing import Route, route_for
+from sendonce.core.routing import Choice, Route, choose, route_for
 
 
 class UncertainPolicy(StrEnum):
@@ -159,6 +159,36 @@ class Policy:
             return len(route_for(self.routes, channel, tenant, category).accounts) > 1
         except ConfigError:
             return False
+
+    def choose(
+        self,
+        channel: Channel,
+        tenant: str,
+        category: str,
+        key: str,
+        *,
+        before: str,
+        sender: str,
+        wellness: Callable[[Sequence[str]], Mapping[str, float]],
+    ) -> Choice:
+        """Who carries a delivery from its publication on. Raises `ConfigError` where no rule fits.
+
+        before    the account that it was published for earlier, "" for none: while that still shares in it,
+                  it keeps it, whatever the weights are now
+        sender    what it says of its sender, which the account must declare
+        wellness  how well these accounts are now; asked only where several share
+        """
+        route = route_for(self.routes, channel, tenant, category)
+        if not route.shares or before in route.accounts:
+            name = before if before in route.accounts else route.account
+            return Choice(name, name)
+        return choose(
+            route,
+            tenant,
+            key,
+            wellness=wellness(route.accounts),
+            may_carry=lambda name: self.accounts[name].may_send_as(sender),
+        )
 
     def zone(self, tenant: str) -> str:
         return self.zones.get(tenant, self.zones.get("default", "UTC"))

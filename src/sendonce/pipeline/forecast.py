@@ -14,6 +14,7 @@ them are looked at and stand for all; then the forecast is `sampled`.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import defaultdict, deque
@@ -31,8 +32,8 @@ from sendonce.core.forecast import MINUTE, Burst, Course, Minute, Quota, Supply,
 from sendonce.core.forecast import forecast as course_of
 from sendonce.core.pacing import FOREVER, SECOND, Gate
 from sendonce.core.policy import Policy
-from sendonce.core.routing import account_for
 from sendonce.pipeline.catch_up import CatchUp
+from sendonce.pipeline.fair_order import Tags
 from sendonce.pipeline.reach import active_pauses
 from sendonce.ports.store import Row, Tx
 from sendonce.preparation import due_of
@@ -241,6 +242,7 @@ class _Seen:
         self._start = start
         self._until = until
         self._gates = {gate.account: gate for gate in tx.gates.all()}
+        self._well = Tags(tx).wellness(tuple(policy.accounts))
         self._pauses = active_pauses(tx)
         self._calls = _calls(tx)
         self._piles: dict[str, dict[tuple[int, int], _Pile]] = defaultdict(lambda: defaultdict(_Pile))
@@ -394,12 +396,24 @@ class _Seen:
         )
 
     def _account_of(self, row: Row) -> str | None:
+        """Who would carry it, if it were published now; None: nobody."""
         try:
             channel = Channel(str(row["channel"]))
-            name = account_for(self._policy.routes, channel, str(row["tenant"]), str(row["category"]))
-        except (ConfigError, LookupError):
+            choice = self._policy.choose(
+                channel,
+                str(row["tenant"]),
+                str(row["category"]),
+                str(row["key"]),
+                before=str(row["account"]),
+                sender=_sender_of(str(row["recipients"]), channel),
+                wellness=self._wellness,
+            )
+        except (ConfigError, LookupError, ValueError):
             return None
-        return name if name in self._policy.accounts else None
+        return choice.account if choice.account in self._policy.accounts else None
+
+    def _wellness(self, accounts: Sequence[str]) -> Mapping[str, float]:
+        return {name: self._well[name] for name in accounts}
 
     def _window_us(self, channel: Channel) -> int:
         return int(self._policy.channels[channel].objectives.accepted_s * SECOND)
@@ -475,6 +489,12 @@ class _Seen:
             "view_forecast_keys", since=since, until=upto, limit=LOOKED_AT, offset=min(OFFSET_MAX, place)
         )
         return tuple(str(row["key"]) for row in rows if self._account_of(row) == name)[:NAMED_MAX]
+
+
+def _sender_of(recipients: str, channel: Channel) -> str:
+    """As whom a delivery is sent; "": as whom its account says. Text that is no JSON is a `ValueError`."""
+    found = json.loads(recipients).get(channel.value, {}) if '"sender"' in recipients else {}
+    return str(found.get("sender", ""))
 
 
 def _rate(gate: Gate, cost: float) -> float:

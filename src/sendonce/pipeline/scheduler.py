@@ -33,7 +33,7 @@ from sendonce.core.errors import ConfigError, InvalidInput
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Event, NotMoved, State
 from sendonce.core.policy import AccountPolicy, Policy
-from sendonce.core.routing import Choice, choose, route_for
+from sendonce.core.routing import Choice
 from sendonce.core.segments import count as count_parts
 from sendonce.core.unsubscribe import Unsubscription, unsubscribe_url
 from sendonce.moves import move_on
@@ -323,20 +323,14 @@ class Scheduler:
         return _End(Event.UNRENDERABLE, f"bad_content:{code}")
 
     def _choose(self, row: Delivery, reminder: Reminder, tags: Tags) -> Choice:
-        """Who carries it. What was published before stays with its account, whatever the weights are now."""
-        policy = self._policy
-        route = route_for(policy.routes, row.channel, row.tenant, row.category)
-        before = row.course.account
-        if not route.shares or before in route.accounts:
-            name = before if before in route.accounts else route.account
-            return Choice(name, name)
-        sender = reminder.recipients.get(row.channel.value, {}).get("sender", "")
-        return choose(
-            route,
+        return self._policy.choose(
+            row.channel,
             row.tenant,
+            row.category,
             row.key,
-            wellness=tags.wellness(route.accounts),
-            may_carry=lambda name: policy.accounts[name].may_send_as(sender),
+            before=row.course.account,
+            sender=reminder.recipients.get(row.channel.value, {}).get("sender", ""),
+            wellness=tags.wellness,
         )
 
     def _freeze(

@@ -7,7 +7,7 @@ WHERE look = 0 AND at >= :since AND at < :until GROUP BY at / 60000000;
 
 -- name: view_forecast_scheduled
 SELECT at, until, delivery.due_at AS due_at, delivery.tenant AS tenant, channel, delivery.category AS category,
-       reason, reminder.zone AS zone
+       reason, reminder.zone AS zone, key, account, recipients
 FROM agenda CROSS JOIN delivery CROSS JOIN reminder
 WHERE delivery.id = delivery_id AND reminder.id = reminder_id
   AND look = 0 AND at >= :since AND at < :until
@@ -37,8 +37,9 @@ ORDER BY l.id;
 -- Who comes too late first.
 
 -- name: view_forecast_keys
-SELECT key, tenant, channel, category FROM agenda CROSS JOIN delivery
-WHERE id = delivery_id AND look = 0 AND at >= :since AND at <= :until
+SELECT key, delivery.tenant AS tenant, channel, delivery.category AS category, account, recipients
+FROM agenda CROSS JOIN delivery CROSS JOIN reminder
+WHERE delivery.id = delivery_id AND reminder.id = reminder_id AND look = 0 AND at >= :since AND at <= :until
 ORDER BY at, delivery_id LIMIT :limit OFFSET :offset;
 
 -- name: view_forecast_queued_keys
