@@ -15,13 +15,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from bench import api, drain, future, import_file, machine, memory, pacing, peers, reaction, seal, steady
+from bench import (
+    api,
+    console,
+    drain,
+    future,
+    import_file,
+    machine,
+    memory,
+    pacing,
+    peers,
+    reaction,
+    seal,
+    steady,
+)
 from bench.measurement import Measurement, Result, Scale
 
 MEASUREMENTS: dict[str, Measurement] = {
     measurement.name: measurement
     for measurement in (
         api.MEASUREMENT,
+        console.MEASUREMENT,
         drain.MEASUREMENT,
         import_file.MEASUREMENT,
         future.MEASUREMENT,

@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -77,12 +77,12 @@ def scheduled(subject: Subject) -> int:
 
 
 @contextmanager
-def served(subject: Subject) -> Iterator[tuple[int, int, str]]:
-    """`sendonce api`: its process, its port, and a key."""
+def served(subject: Subject, scopes: Sequence[Scope] = (Scope.SCHEDULE,)) -> Iterator[tuple[int, int, str]]:
+    """`sendonce api`: its process, its port, and a key with these scopes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
     with subject.open() as app:
-        token = add(app.store, "bench", [Scope.SCHEDULE], actor="bench", rate=10_000).token
+        token = add(app.store, "bench", scopes, actor="bench", rate=10_000).token
     command = [*subject.command("api"), "--listen", str(port)]
     with (
         (subject.folder / "api.log").open("wb") as log,

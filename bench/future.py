@@ -18,7 +18,7 @@ from bench.crowd import beside, make_crowd
 from bench.measurement import Figure, Measurement, Scale
 from bench.subject import Account, Subject, publish, sendonce
 from sendonce.app import App
-from sendonce.core.outcome import Accepted
+from sendonce.core.outcome import Accepted, Outcome
 from sendonce.pipeline.attempt import Attempted, Claim
 from sendonce.pipeline.claimer import claim
 from sendonce.pipeline.settler import settle
@@ -75,8 +75,8 @@ def _patterns(subject: Subject) -> tuple[int, int]:
             assert report.deliveries == 1, report.problems
         publish(app)
         claims: list[Claim] = []
-        _claim_all(app, claims)
-        _settle_all(app, claims)
+        claim_all(app, claims)
+        settle_all(app, claims)
         (finished,) = claims
         (future,) = app.store.read(
             lambda tx: tx.deliveries.matching("reminder", {"tenant": "default", "reminder": "future"}, 1, 0)
@@ -108,9 +108,9 @@ def _turns(subject: Subject, name: str) -> dict[str, tuple[float, float]]:
             assert report.deliveries == DUE, report.problems[:3]
             taken["pass"].append(_timed(partial(publish, app)))
             claims: list[Claim] = []
-            taken["claim"].append(_timed(partial(_claim_all, app, claims)))
+            taken["claim"].append(_timed(partial(claim_all, app, claims)))
             assert len(claims) == DUE, f"{len(claims)} of {DUE} claimed"
-            taken["settle"].append(_timed(partial(_settle_all, app, claims)))
+            taken["settle"].append(_timed(partial(settle_all, app, claims)))
     return {
         stage: (statistics.median(cpu for cpu, _ in turns), statistics.median(took for _, took in turns))
         for stage, turns in taken.items()
@@ -123,7 +123,7 @@ def _timed(work: Callable[[], object]) -> tuple[float, float]:
     return time.process_time() - cpu, time.perf_counter() - begun
 
 
-def _claim_all(app: App, claims: list[Claim]) -> None:
+def claim_all(app: App, claims: list[Claim]) -> None:
     account = app.policy.accounts["text"]
     while made := app.store.write(
         lambda tx: (
@@ -133,8 +133,11 @@ def _claim_all(app: App, claims: list[Claim]) -> None:
         claims += made
 
 
-def _settle_all(app: App, claims: list[Claim]) -> None:
-    outcomes = [Attempted(one, Accepted(f"m{one.delivery_id}", "http_202"), 1, 1) for one in claims]
+def settle_all(app: App, claims: list[Claim], outcome: Outcome | None = None) -> None:
+    """Accepted, where no other outcome is given."""
+    outcomes = [
+        Attempted(one, outcome or Accepted(f"m{one.delivery_id}", "http_202"), 1, 1) for one in claims
+    ]
     for start in range(0, len(outcomes), SETTLED_AT_ONCE):
         group = outcomes[start : start + SETTLED_AT_ONCE]
         unit = partial(settle, attempts=group, policy=app.policy, process=app.process, chance=lambda: 0.5)
