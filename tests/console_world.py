@@ -53,7 +53,7 @@ alert_after = "15m"
 uncertain = "hold"
 
 [channel.sms]
-account = "text"
+accounts = { text = 999, spare = 1 }
 expiry = "12h"
 alert_after = "5m"
 uncertain = "hold"
@@ -74,9 +74,17 @@ provider = "console"
 channel = "sms"
 limits = ["200/s"]
 lanes = 20
+from = "Northwind"
 
 [account.text.retry]
 attempts_max = 1
+
+[account.spare]
+provider = "console"
+channel = "sms"
+limits = ["50/s"]
+lanes = 5
+from = "Northwind"
 
 [category.shipment]
 no_consent = "allow"

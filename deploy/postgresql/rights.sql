@@ -10,7 +10,7 @@ GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA sendonce TO sendonce_app;
 REVOKE UPDATE ON sendonce.ledger, sendonce.seal, sendonce.audit, sendonce.revision, sendonce.tombstone,
     sendonce.removed FROM sendonce_app;
 GRANT DELETE ON sendonce.content, sendonce.revision, sendonce.erasure TO sendonce_app;  -- to erase a person
-GRANT DELETE ON sendonce.agenda, sendonce.answered, sendonce.flow, sendonce.intake, sendonce.leader, sendonce.open_call,
-    sendonce.outbox, sendonce.pass_run, sendonce.pause, sendonce.preference, sendonce.process, sendonce.provider_event,
+GRANT DELETE ON sendonce.agenda, sendonce.answered, sendonce.batch, sendonce.flow, sendonce.intake, sendonce.leader,
+    sendonce.open_call, sendonce.outbox, sendonce.pass_run, sendonce.pause, sendonce.preference, sendonce.process, sendonce.provider_event,
     sendonce.writer TO sendonce_app;
 GRANT SELECT ON ALL SEQUENCES IN SCHEMA sendonce TO sendonce_app;

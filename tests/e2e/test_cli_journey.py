@@ -161,6 +161,39 @@ def test_an_operator_mends_what_went_wrong(folder: Folder, sandbox: SandboxClien
     assert ask(folder, "verify")["ok"]
 
 
+def test_what_waits_for_an_account_is_given_to_another_by_hand(
+    folder: Folder, sandbox: SandboxClient
+) -> None:
+    path = folder.path / "sendonce.toml"
+    text = path.read_text(encoding="utf-8")
+    mail = text.partition("[account.mail]\n")[2].partition("[account.text]")[0]
+    shared = text.replace('account = "mail"', "accounts = { mail = 999, spare = 1 }")
+    path.write_text(f"{shared}\n[account.spare]\n{mail}", encoding="utf-8")
+    folder.add_template()
+    given = ["--due", "now", "--template", "shipped", "--set", "name=Ann", "--set", "parcel=1"]
+    for name in ("m-1", "m-2"):
+        address = ["--customer", name, "--email", f"{name}@example.com", "--group", "autumn"]
+        ask(folder, "schedule", name, *given, *address)
+    folder.run("pass")
+    way = ["--from", "mail", "--to", "spare", "--reason", "the relay is slow"]
+    assert ask(folder, "accounts move", *way, "--preview")["moved"] == 2
+    assert ask(folder, "accounts move", *way, "--group", "winter") == {
+        "from": "mail",
+        "to": "spare",
+        "preview": False,
+        "moved": 0,
+        "left": {"filter": 2},
+    }
+    assert "2 deliveries moved from mail to spare" in folder.run("accounts", "move", *way).out
+    ready = {each["name"]: each["ready"] for each in ask(folder, "accounts list")["accounts"]}
+    assert (ready["mail"], ready["spare"]) == (0, 2)
+    folder.run("drain", "--max-time", "10s")
+    assert {state for name in ("m-1", "m-2") for state in folder.states(name).values()} == {"ACCEPTED"}
+    story = folder.run("status", "m-1").out
+    assert "spare" in story
+    folder.run("accounts", "move", "--from", "mail", "--to", "text", "--reason", "x", code=2)
+
+
 def test_what_is_paused_waits_and_limits_change_while_running(folder: Folder) -> None:
     folder.add_template()
     given = [

@@ -35,6 +35,14 @@ zone = "America/New_York"
 [intake]
 category = "shipment"
 
+[tenant.shared]
+zone = "Europe/Berlin"
+
+[[route]]
+tenant = "shared"
+channel = "email"
+accounts = { mail = 999, spare = 1 }
+
 [channel.email]
 account = "mail"
 expiry = "24h"
@@ -50,6 +58,14 @@ uncertain = "hold"
 [account.mail]
 provider = "file"
 path = "sent.jsonl"
+channel = "email"
+limits = ["10/s"]
+lanes = 1
+from = "us@example.com"
+
+[account.spare]
+provider = "file"
+path = "spare.jsonl"
 channel = "email"
 limits = ["10/s"]
 lanes = 1

@@ -12,7 +12,7 @@ from sendonce.core.access import Scope
 from sendonce.core.lifecycle import State
 from sendonce.ports.store import Tx
 from sendonce.testing.conformance.store import WAY_TO, along
-from tests.integration.api_world import Api, reminder, served
+from tests.integration.api_world import Api, add_templates, reminder, served
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -51,7 +51,7 @@ def there(api: Api, id_: str, state: State, *, tenant: str = "default") -> str:
 
 def test_accounts_say_what_waits_and_why(api: Api) -> None:
     accounts = {each["name"]: each for each in api.get("/v1/accounts").ok()["accounts"]}
-    assert accounts.keys() == {"mail", "text"}
+    assert accounts.keys() == {"mail", "text", "spare"}
     assert accounts["mail"]["gate"]["limits"] == {"limits": ["10/s"], "lanes": 1, "headroom": 0.0}
     assert api.get("/v1/accounts/mail").ok()["channel"] == "email"
     assert api.get("/v1/accounts/fax").status == 404
@@ -109,6 +109,27 @@ def test_an_account_is_paused_until_and_resumed(api: Api) -> None:
 )
 def test_a_pause_that_cannot_be(api: Api, asked: dict[str, object], field: str) -> None:
     assert api.post("/v1/pauses", asked).problem["field"] == field
+
+
+def test_what_waits_moves_to_an_account_that_shares_with_it(api: Api) -> None:
+    token = api.key(tenant="shared")
+    add_templates(api.app, "shared")
+    given = {"reminders": [reminder(f"waits-{n}", due="now", group="waits") for n in range(3)]}
+    api.post("/v1/reminders", given, token=token).ok()
+    api.app.scheduler().run(trigger="test")
+    before = {each["name"]: each["ready"] for each in api.get("/v1/accounts").ok()["accounts"]}
+    asked = {"to": "spare", "group": "waits", "reason": "an outage"}
+    path = "/v1/accounts/mail/moves"
+    assert api.post(path, {**asked, "preview": True}).ok()["moved"] == 3
+    assert api.post(path, asked, headers={"Idempotency-Key": "move-1"}).ok()["moved"] == 3
+    again = api.post(path, asked, headers={"Idempotency-Key": "move-1"}).ok()
+    assert (again["account"], again["to"], again["moved"]) == ("mail", "spare", 3)
+    assert api.post(path, asked).ok()["moved"] == 0
+    ready = {each["name"]: each["ready"] for each in api.get("/v1/accounts").ok()["accounts"]}
+    assert (before["mail"] - ready["mail"], ready["spare"] - before["spare"]) == (3, 3)
+    assert api.post(path, {**asked, "to": "text"}).problem["field"] == "to"
+    assert api.post(path, {**asked, "to": "fax"}).status == 404
+    assert api.post(path, asked, token=api.key(Scope.OPERATE)).problem["scope"] == "admin"
 
 
 def test_a_group_is_its_tenants_and_the_rest_takes_admin(api: Api) -> None:
@@ -338,7 +359,7 @@ def test_what_will_leave_when_is_told_and_scraped_with_a_key_that_operates(api: 
     token = api.key(Scope.OPERATE)
     there(api, "foreseen", State.SCHEDULED)
     said = api.get("/v1/forecast", token=token).ok()
-    assert {each["account"] for each in said["accounts"]} == {"mail", "text"}
+    assert {each["account"] for each in said["accounts"]} == {"mail", "text", "spare"}
     assert all(each["bound"] in ("rate", "lanes", "closed") for each in said["accounts"])
     assert (said["missed"], said["held"]) == (0, "")
     assert api.get("/v1/forecast?at=in%206h", token=token).ok()["until"] > said["now"]

@@ -64,6 +64,7 @@ def pages_of(world: ConsoleWorld) -> dict[str, str]:
         "uncertain": link("uncertain"),
         "accounts": link("accounts"),
         "account": link("account", name="mail"),
+        "move": link("move", name="text", to="spare"),
         "passes": link("passes"),
         "report": link("report"),
         "templates": link("templates"),
@@ -278,7 +279,7 @@ REACH = {
     Role.SUPPORT: {"unmask", "cancel", "again", "correct", "preference", "preference-removal"},
 }
 REACH[Role.OPERATOR] = REACH[Role.SUPPORT] | {"redrive", "resolve", "pause", "resume", "pass"}
-REACH[Role.ADMIN] = REACH[Role.OPERATOR] | {"limits", "key", "key-revocation"}
+REACH[Role.ADMIN] = REACH[Role.OPERATOR] | {"limits", "move", "key", "key-revocation"}
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -298,7 +299,7 @@ def test_a_viewer_sees_no_form_that_it_may_not_send(world: ConsoleWorld) -> None
     browser = world.signed_in("viewer")
     for name, address in pages_of(world).items():
         shown = browser.get(address)
-        if name in ("audit", "keys", "redrive", "work"):
+        if name in ("audit", "keys", "redrive", "move", "work"):
             assert shown.status == 403, name
         else:
             assert shown.status == 200, name
@@ -479,7 +480,33 @@ def test_a_key_is_shown_once(world: ConsoleWorld, admin: Browser) -> None:
     assert "is ended" in admin.follow(done).text
 
 
-# A redrive
+# What goes on by itself
+
+
+def test_an_admin_moves_what_waits_to_an_account_that_shares_with_it(
+    world: ConsoleWorld, admin: Browser
+) -> None:
+    texts = [
+        world.schedule(f"waits-{number}", email="", phone="+4915123450000", group="waits")
+        for number in (1, 2)
+    ]
+    world.pass_()
+    assert {world.row(key).course.account for key in texts} == {"text"}
+    assert "Move what waits" in admin.get(link("account", name="text")).text
+    assert "Move what waits" not in admin.get(link("account", name="mail")).text
+    preview = link("move", name="text", to="spare", group="waits")
+    shown = admin.get(preview).text
+    assert "Move 2" in shown
+    assert admin.get(link("move", name="text", to="mail")).status == 422
+    assert admin.get(link("move", name="text", to="fax")).status == 404
+    fields = {"name": "text", "to": "spare", "group": "waits"}
+    done = admin.send(preview, link("move"), **fields, reason="text is slow")
+    wait_for(partial(_is_done, admin, done.location))
+    assert {world.row(key).course.account for key in texts} == {"spare"}
+    moved = [row for row in world.audit() if row["action"] == "move"]
+    assert [(row["target"], row["reason"]) for row in moved] == [("text", "text is slow")]
+    assert "would go" in admin.get(preview).text
+    assert "Move 2" not in admin.get(preview).text
 
 
 def test_two_operators_who_redrive_at_once_have_one_batch(world: ConsoleWorld, admin: Browser) -> None:

@@ -22,6 +22,7 @@ from sendonce.core.access import Scope as Needed
 from sendonce.core.duration import Rate, parse_duration, parse_rate, write_rate
 from sendonce.core.errors import NotFound
 from sendonce.core.pacing import SECOND, GateLimits, Limit
+from sendonce.pipeline.failover import LEFT, reroute
 from sendonce.pipeline.overview import AccountView, overview
 from sendonce.pipeline.pause import Scope, Target, change_limits, pause, resume, target_of
 from sendonce.pipeline.standstill import Word
@@ -97,6 +98,38 @@ class LimitsChanged(Said):
     account: str
     before: LimitsSaid
     after: LimitsSaid
+
+
+class MoveAsked(Asked):
+    """Who is to carry what waits; of one group or category only, where that is named."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"to": "backup", "reason": "an outage", "preview": True}]}
+    )
+
+    to: str = Field(description="An account that shares with it.")
+    group: str = ""
+    category: str = ""
+    reason: Reason
+    preview: bool = Field(False, description="Count, and change nothing.")
+
+
+class StaysSaid(Said):
+    """What stays where it is, by why. `code` is for programs."""
+
+    code: str = Field(examples=["uncertain"])
+    why: str
+    count: int
+
+
+class MoveSaid(Said):
+    """What went to the other account, or would go."""
+
+    account: str
+    to: str
+    preview: bool
+    moved: int
+    left: list[StaysSaid]
 
 
 class PauseAsked(Asked):
@@ -192,6 +225,28 @@ def change_account_limits(name: Name, asked: LimitsAsked, caller: MayAdmin) -> L
     )
     before, after = change_limits(caller.store, name, wanted, reason=asked.reason, actor=caller.actor)
     return LimitsChanged(account=name, before=_limits(before), after=_limits(after))
+
+
+@resource.post("/accounts/{name}/moves", Needed.ADMIN, response_model=MoveSaid)
+def move_what_waits(name: Name, request: Request, asked: MoveAsked, caller: MayAdmin) -> Response:
+    """Give what waits for this account to another that shares with it; never what may be sent already."""
+
+    def work() -> Done:
+        done = reroute(
+            caller.store,
+            caller.policy,
+            name,
+            asked.to,
+            reason=asked.reason,
+            actor=caller.actor,
+            group=asked.group,
+            category=asked.category,
+            preview=asked.preview,
+        )
+        left = [StaysSaid(code=code, why=LEFT[code], count=count) for code, count in done.left.most_common()]
+        return said(MoveSaid(account=name, to=done.target, preview=done.preview, moved=done.moved, left=left))
+
+    return once(request, caller, work)
 
 
 @resource.get("/pauses", Needed.OPERATE)

@@ -154,7 +154,7 @@ def accounts_move(
             group=group,
             category=category,
             preview=preview,
-            progress=bar.to,
+            progress=lambda done: bar.to(done.moved),
         )
     shell.screen.document(
         {"from": source, "to": target, "preview": preview, "moved": done.moved, "left": dict(done.left)}

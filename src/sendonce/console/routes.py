@@ -26,6 +26,7 @@ from sendonce.console.views import (
     story,
     templates,
     uncertain,
+    work,
 )
 from sendonce.core.access import Scope
 
@@ -50,10 +51,11 @@ _READ: Final[Mapping[str, Route]] = {
     "dead": Route(dead.show, Scope.READ),
     "dead-letter": Route(dead.one, Scope.READ),
     "redrive": Route(dead.preview, Scope.OPERATE),
-    "work": Route(dead.progress, Scope.OPERATE),
+    "work": Route(work.show, Scope.OPERATE),
     "uncertain": Route(uncertain.show, Scope.READ),
     "accounts": Route(accounts.show, Scope.READ, watches=True),
     "account": Route(accounts.one, Scope.READ, watches=True),
+    "move": Route(accounts.preview, Scope.ADMIN, watches=True),
     "passes": Route(passes.show, Scope.READ, watches=True),
     "report": Route(passes.report, Scope.READ),
     "templates": Route(templates.show, Scope.READ),
@@ -72,6 +74,7 @@ _CHANGE: Final[Mapping[str, Route]] = {
     "resolve": Route(uncertain.resolve, Scope.OPERATE),
     "pause": Route(accounts.pause, Scope.OPERATE),
     "resume": Route(accounts.resume, Scope.OPERATE),
+    "move": Route(accounts.move, Scope.ADMIN, watches=True),
     "limits": Route(accounts.limits, Scope.ADMIN, watches=True),
     "pass": Route(passes.run, Scope.OPERATE, watches=True),
     "preference": Route(preferences.record, Scope.CANCEL),

@@ -90,7 +90,7 @@ def relieve(tx: Tx, policy: Policy, source: str) -> int:
 
     Nothing where another process has just done it.
     """
-    if tx.held or not _partners(policy, source):
+    if tx.held or not partners(policy, source):
         return 0
     gate = tx.gates.lock(source)
     cursor = _cursor(tx.meta(_name(source)))
@@ -155,7 +155,7 @@ def reroute(
     group: str = "",
     category: str = "",
     preview: bool = False,
-    progress: Callable[[int], None] = lambda moved: None,
+    progress: Callable[[Rerouted], None] = lambda done: None,
 ) -> Rerouted:
     """Move what waits for one account to another, by a person's word. Durable when it returns.
 
@@ -166,16 +166,7 @@ def reroute(
     is not configured, `Refused` while the store is held.
     """
     reason = check_reason(reason)
-    for name in (source, target):
-        if name not in policy.accounts:
-            known = ", ".join(sorted(policy.accounts))
-            raise NotFound(f"account {name!r:.80} is not known: use one of {known}")
-    if target not in _partners(policy, source):
-        raise InvalidInput(
-            f"{source} and {target} share nothing: list both under `accounts` of one [channel.NAME] or one "
-            "[[route]]",
-            field="to",
-        )
+    check_partners(policy, source, target)
     done = Rerouted(source, target, preview)
     cursor = _Cursor()
     unit = partial(_reroute_page, policy, done.source, target, reason, actor, group, category, preview)
@@ -184,7 +175,7 @@ def reroute(
         moved, left, cursor, ended = store.read(step) if preview else store.write(step).result()
         done.moved += moved
         done.left.update(left)
-        progress(done.moved)
+        progress(done)
         if ended:
             break
     if not preview and done.looked:
@@ -192,6 +183,20 @@ def reroute(
         store.write(lambda tx: tx.runs.audit(actor, "move", source, reason, body)).result()
         tell(telemetry.REROUTED, account=source, target=target, count=done.moved, why="by hand")
     return done
+
+
+def check_partners(policy: Policy, source: str, target: str) -> None:
+    """Raise `NotFound` for an account that is not configured, `InvalidInput` for two that share nothing."""
+    for name in (source, target):
+        if name not in policy.accounts:
+            known = ", ".join(sorted(policy.accounts))
+            raise NotFound(f"account {name!r:.80} is not known: use one of {known}")
+    if target not in partners(policy, source):
+        raise InvalidInput(
+            f"{source} and {target} share nothing: list both under `accounts` of one [channel.NAME] or one "
+            "[[route]]",
+            field="to",
+        )
 
 
 def _reroute_page(
@@ -304,7 +309,7 @@ def _page(tx: Tx, source: str, cursor: _Cursor, size: int) -> tuple[list[Deliver
     return rows, _Cursor() if cursor.retries else _Cursor(retries=True)
 
 
-def _partners(policy: Policy, source: str) -> frozenset[str]:
+def partners(policy: Policy, source: str) -> frozenset[str]:
     """Who shares something with this account."""
     sharing: Iterable[Route] = (route for route in policy.routes if source in route.accounts)
     return frozenset(name for route in sharing for name in route.accounts) - {source}

@@ -41,6 +41,8 @@ DELIVERIES_MAX: Final = 200
 KEPT: Final = frozenset({"reminder", "customer", "tenant", "plan", "date"})
 """What a reminder is, and cannot be changed into another."""
 
+Beside = Callable[[Tx, Verdict], None]
+
 _INSIDE: Final = frozenset({Verdict.ACCEPTED, Verdict.UNCHANGED, Verdict.REVISED})
 
 
@@ -320,11 +322,13 @@ def edit(
     actor: str,
     customer: str = "",
     version: int = 0,
+    beside: Beside | None = None,
 ) -> Result:
     """Change these fields of a known reminder, and no other; a span until its expiry moves with its due time.
 
     customer  whose, where several have a reminder of this id
     version   only where it still is this one; 0: whichever
+    beside    writes what belongs to the change in the unit that makes it; not asked where nothing was made
 
     `data` is replaced as a whole, and an address for another channel adds that channel. Raises `NotFound`,
     `Refused` (code "changed" where the version is another), and `InvalidInput`.
@@ -343,7 +347,7 @@ def edit(
                 f"{reminder} is at version {old.version}, not {version}: read it again", code="changed"
             )
         prepared = prepare(_changed(asked_again(old), changes), policy, book, secret=store.secret, now=now)
-        done = store.write(partial(_revise, prepared, old, policy, actor)).result()
+        done = store.write(partial(_revise, prepared, old, policy, actor, beside)).result()
         if done is not None:
             return _result(0, prepared[0], done)
     raise Refused(f"{reminder} kept changing: read it again", code="changed")
@@ -395,13 +399,20 @@ def _changed(base: Asked, changes: Mapping[str, object]) -> Asked:
 
 
 def _revise(
-    prepared: Sequence[Prepared], old: Reminder, policy: Policy, actor: str, tx: Tx
+    prepared: Sequence[Prepared],
+    old: Reminder,
+    policy: Policy,
+    actor: str,
+    beside: Beside | None,
+    tx: Tx,
 ) -> Admitted | None:
     """One unit; None where somebody was faster."""
     (now,) = tx.reminders.find([(old.tenant, old.reminder, old.customer)])
     if now is None or now.version != old.version:
         return None
     (answer,) = admit(tx, prepared, policy=policy, actor=actor, mode=Mode.UPDATE)
+    if beside is not None and answer.verdict in _INSIDE:
+        beside(tx, answer.verdict)
     return answer
 
 

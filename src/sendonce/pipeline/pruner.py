@@ -1,5 +1,6 @@
-"""The pruner: forgets processes and passes of long ago, answers of the HTTP API whose time is over, and what
-providers told that belongs to no delivery. They would else grow for ever.
+"""The pruner: forgets processes and passes of long ago, answers of the HTTP API whose time is over, what
+people started in the console, and what providers told that belongs to no delivery. They would else grow for
+ever.
 
 A cron that drains once a minute leaves half a million processes a year, and a busy scheduler a pass a
 second. Nothing stands on either: the mark is kept apart, what became of a delivery is in the ledger. A
@@ -28,5 +29,6 @@ def prune(tx: Tx, keep_us: int = KEEP_US, events_us: int = EVENTS_US) -> int:
         tx.processes.forget(before, PAGE),
         tx.runs.forget_passes(before, PAGE),
         tx.answers.forget(tx.now, PAGE),
+        tx.batches.forget(before, PAGE),
         tx.events.forget(tx.now - events_us, PAGE),
     )

@@ -349,6 +349,19 @@ class Answered:
 
 
 @value
+class Batch:
+    """What a person started and goes on by itself. `ended_at` 0: it runs, and was heard of at `told_at`."""
+
+    id: str
+    kind: str
+    actor: str
+    begun_at: int
+    told_at: int
+    ended_at: int
+    progress: str
+
+
+@value
 class Erasure:
     """Somebody asked that a customer be erased. `may_write`: to the same addresses, if scheduled anew."""
 
@@ -857,6 +870,27 @@ class Answers(Protocol):
         ...
 
 
+class Batches(Protocol):
+    """What a person started and goes on by itself, one at a time for a tenant, by (tenant, id)."""
+
+    def begin(
+        self, tenant: str, id_: str, kind: str, *, actor: str, at: int, stale: int, progress: str
+    ) -> str:
+        """Begin it, unless one runs; the id of the one that runs now. One that was not heard of since `stale`
+        counts as ended."""
+        ...
+
+    def get(self, tenant: str, id_: str) -> Batch | None: ...
+
+    def tell(self, tenant: str, id_: str, progress: str, *, at: int, ended: bool = False) -> bool:
+        """Say how far it is; False where it counts as ended."""
+        ...
+
+    def forget(self, before: int, limit: int) -> int:
+        """Forget up to `limit` that were last heard of before. How many."""
+        ...
+
+
 class Numbered(Protocol):
     """Rows that get the next number when they are written, before their commit."""
 
@@ -964,6 +998,8 @@ class Tx(Protocol):
     def api_keys(self) -> ApiKeys: ...
     @property
     def answers(self) -> Answers: ...
+    @property
+    def batches(self) -> Batches: ...
     @property
     def seals(self) -> Seals: ...
 

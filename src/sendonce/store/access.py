@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sendonce.core.access import ApiKey, parse_scopes, write_scopes
-from sendonce.ports.store import Answered
+from sendonce.ports.store import Answered, Batch
 from sendonce.store.session import Session, Tuple
 
 
@@ -107,3 +107,38 @@ class SqlAnswers:
 
     def forget(self, now: int, limit: int) -> int:
         return self._session.run("answered_forget", {"now": now, "limit": limit})
+
+
+class SqlBatches:
+    """`ports.store.Batches` on a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def begin(
+        self, tenant: str, id_: str, kind: str, *, actor: str, at: int, stale: int, progress: str
+    ) -> str:
+        self._session.run("batch_give_up", {"tenant": tenant, "stale": stale})
+        self._session.run(
+            "batch_begin",
+            {"tenant": tenant, "id": id_, "kind": kind, "actor": actor, "at": at, "progress": progress},
+        )
+        rows = self._session.rows("batch_running", {"tenant": tenant})
+        return str(rows[0][0]) if rows else id_
+
+    def get(self, tenant: str, id_: str) -> Batch | None:
+        rows = self._session.rows("batch_get", {"tenant": tenant, "id": id_})
+        return Batch(*rows[0]) if rows else None
+
+    def tell(self, tenant: str, id_: str, progress: str, *, at: int, ended: bool = False) -> bool:
+        facts: dict[str, int | str] = {
+            "tenant": tenant,
+            "id": id_,
+            "progress": progress,
+            "at": at,
+            "ended_at": at if ended else 0,
+        }
+        return self._session.run("batch_tell", facts) == 1
+
+    def forget(self, before: int, limit: int) -> int:
+        return self._session.run("batch_forget", {"before": before, "limit": limit})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from sendonce.ports.store import HOLD, Outgoing, Row
-from sendonce.store.access import SqlAnswers, SqlApiKeys
+from sendonce.store.access import SqlAnswers, SqlApiKeys, SqlBatches
 from sendonce.store.deliveries import SqlDeliveries
 from sendonce.store.events import SqlProviderEvents
 from sendonce.store.gates import SqlCalls, SqlGates
@@ -97,6 +97,10 @@ class SqlTx:
     @cached_property
     def answers(self) -> SqlAnswers:
         return SqlAnswers(self._session)
+
+    @cached_property
+    def batches(self) -> SqlBatches:
+        return SqlBatches(self._session)
 
     @cached_property
     def seals(self) -> SqlSeals:

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from typing import Final
 
 from sendonce.console.asked import Asked
+from sendonce.console.batch import Kind, Progress, Tell
 from sendonce.console.forms import Done, Notice
 from sendonce.console.page import Page, endless, link
 from sendonce.console.views import overview
+from sendonce.console.views.work import started
 from sendonce.core.access import Scope
 from sendonce.core.duration import parse_duration, parse_rate
 from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.pacing import SECOND, Limit
 from sendonce.pipeline import pause as stage
+from sendonce.pipeline.failover import LEFT, Rerouted, check_partners, partners, reroute
 from sendonce.pipeline.pause import Scope as What
 from sendonce.pipeline.pause import Target, target_of
 from sendonce.preparation import due_of
+from sendonce.withdrawal import check_reason
+
+PREVIEW_MAX: Final = 5_000
+PREVIEW_S: Final = 3.0
+_CHOSEN: Final = ("group", "category")
+
+
+class _Enough(Exception):
+    """A preview has seen as much as a person waits for."""
 
 
 def show(asked: Asked) -> Page:
@@ -36,7 +50,12 @@ def one(asked: Asked) -> Page:
             paused = [p for p in seen.pauses if p.scope == What.ACCOUNT and p.name == name]
             return Page(
                 "account.html",
-                {"account": each, "pause": paused[0] if paused else None, "endless": endless},
+                {
+                    "account": each,
+                    "pause": paused[0] if paused else None,
+                    "endless": endless,
+                    "partners": sorted(partners(asked.policy, name)),
+                },
             )
     raise NotFound(f"no account {name!r:.80} is known")
 
@@ -97,6 +116,70 @@ def limits(asked: Asked) -> Done:
     overview.forget(asked)
     said = f"The limits of {name} are changed for all processes, until its configuration changes."
     return Done(link("account", name=name), Notice(said))
+
+
+def preview(asked: Asked) -> Page:
+    """What would go to another account, what stays and why. It changes nothing."""
+    source, target = asked.query.get("name", ""), asked.query.get("to", "")
+    chosen = {name: asked.query.get(name, "").strip() for name in _CHOSEN}
+    done, until, more = Rerouted(source, target, preview=True), time.monotonic() + PREVIEW_S, False
+
+    def look(seen: Rerouted) -> None:
+        nonlocal done
+        done = seen
+        if seen.looked >= PREVIEW_MAX or time.monotonic() >= until:
+            raise _Enough
+
+    try:
+        done = reroute(
+            asked.store,
+            asked.policy,
+            source,
+            target,
+            reason="preview",
+            actor=asked.who.actor,
+            preview=True,
+            progress=look,
+            group=chosen["group"],
+            category=chosen["category"],
+        )
+    except _Enough:
+        more = True
+    values = {"done": done, "more": more, "chosen": chosen, "whys": _whys(done)}
+    return Page("move.html", values)
+
+
+def move(asked: Asked) -> Done:
+    """Start it. What is not allowed is said before."""
+    source, target, reason = asked.given("name"), asked.given("to"), check_reason(asked.given("reason"))
+    chosen = {name: asked.given(name) for name in _CHOSEN}
+    store, policy, actor = asked.store, asked.policy, asked.who.actor
+    check_partners(policy, source, target)
+
+    def work(progress: Progress, note: Tell) -> None:
+        def heard(done: Rerouted) -> None:
+            progress.done, progress.left, progress.whys = done.moved, done.left.total(), _whys(done)
+            note(progress)
+
+        done = reroute(
+            store,
+            policy,
+            source,
+            target,
+            reason=reason,
+            actor=actor,
+            progress=heard,
+            group=chosen["group"],
+            category=chosen["category"],
+        )
+        heard(done)
+
+    overview.forget(asked)
+    return started(asked, Kind.MOVE, work)
+
+
+def _whys(done: Rerouted) -> list[tuple[str, int]]:
+    return [(LEFT[code], count) for code, count in done.left.most_common()]
 
 
 def _target(asked: Asked) -> Target:

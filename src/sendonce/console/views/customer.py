@@ -9,10 +9,12 @@ from sendonce.console.asked import Asked
 from sendonce.console.forms import Done, Notice
 from sendonce.console.page import Page, link
 from sendonce.core.errors import InvalidInput, NotFound
+from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import OPEN, UNSENT
 from sendonce.pipeline import cancel as stage
 from sendonce.pipeline.cancel import By, Cancellation, selected
 from sendonce.pipeline.hand_in import edit
+from sendonce.pipeline.intake import Verdict
 from sendonce.pipeline.listing import Chosen, deliveries
 from sendonce.ports.store import Delivery, Row, Tx
 from sendonce.withdrawal import check_reason
@@ -106,7 +108,12 @@ def correct(asked: Asked) -> Done:
     if field is None or not address:
         raise InvalidInput("give the new address: an email address, or a phone number", field="address")
     reminder, customer, key = asked.given("reminder"), asked.given("customer"), asked.given("key")
-    reason = check_reason(asked.given("reason"))
+    reason, target = check_reason(asked.given("reason")), f"{asked.tenant}/{key}"
+
+    def audit(tx: Tx, verdict: Verdict) -> None:
+        body: dict[str, Value] = {"channel": channel, "verdict": verdict.value}
+        tx.runs.audit(asked.who.actor, "correct_address", target, reason, body)
+
     result = edit(
         asked.store,
         asked.console.app.book,
@@ -116,13 +123,11 @@ def correct(asked: Asked) -> Done:
         tenant=asked.tenant,
         actor=asked.who.actor,
         customer=customer,
+        beside=audit,
     )
     where = link("story", of=key)
     if not result.ok:
         return Done(where, Notice(result.why or "It was not changed.", good=False))
-    body = {"channel": channel, "verdict": result.verdict.value}
-    target = f"{asked.tenant}/{key}"
-    asked.write(lambda tx: tx.runs.audit(asked.who.actor, "correct_address", target, reason, body))
     if not result.fields:
         return Done(where, Notice("It has that address already."))
     return Done(where, Notice("The address is corrected; nothing had been sent to the old one."))

@@ -8,9 +8,10 @@ from typing import Final
 
 from sendonce.console import batch
 from sendonce.console.asked import Asked
-from sendonce.console.batch import Progress, Tell
-from sendonce.console.forms import Done, Notice
-from sendonce.console.page import Page, link
+from sendonce.console.batch import Kind, Progress, Tell
+from sendonce.console.forms import Done
+from sendonce.console.page import Page
+from sendonce.console.views import work as work_page
 from sendonce.core.duration import parse_duration
 from sendonce.core.errors import InvalidInput
 from sendonce.pipeline import redrive as stage
@@ -22,7 +23,6 @@ LIMIT: Final = 50
 KEYS_MAX: Final = 500
 PREVIEW_MAX: Final = 5_000
 PREVIEW_S: Final = 3.0
-EVERY_S: Final = 2
 PER_S: Final = 5.0
 _FILTERS: Final = ("channel", "account", "cause", "template", "group")
 
@@ -105,9 +105,9 @@ def redrive(asked: Asked) -> Done:
 
     def work(progress: Progress, note: Tell) -> None:
         def heard(done: Redrive) -> None:
-            progress.redriven, progress.refused = done.redriven, done.refused.total()
+            progress.done, progress.left = done.redriven, done.refused.total()
             progress.last_at = done.last_at
-            progress.whys = done.refused.most_common(batch.REFUSED_SHOWN)
+            progress.whys = done.refused.most_common(batch.WHYS_SHOWN)
             note(progress)
 
         done = stage.redrive(
@@ -123,19 +123,7 @@ def redrive(asked: Asked) -> Done:
         )
         heard(done)
 
-    running = batch.start(store, asked.tenant, asked.nonce, actor, work)
-    where = link("work", id=running)
-    if running != asked.nonce:
-        said = "Somebody is redriving already, so yours was not started: this is that batch."
-        return Done(where, Notice(said, good=False))
-    return Done(where, Notice("It is under way."))
-
-
-def progress(asked: Asked) -> Page:
-    id_ = asked.query.get("id", "")
-    found = asked.read(lambda tx: batch.seen(tx, asked.tenant, id_)) if id_ else None
-    running = found is not None and not found.ended
-    return Page("work.html", {"work": found}, every_s=EVERY_S if running else 0)
+    return work_page.started(asked, Kind.REDRIVE, work)
 
 
 def _filter(asked: Asked, *, form: bool = False) -> Filter:

@@ -1,4 +1,4 @@
--- Keys of the HTTP API, and what was answered under an Idempotency-Key.
+-- Keys of the HTTP API, what was answered under an Idempotency-Key, and what a person started that goes on by itself.
 
 -- name: key_put
 INSERT INTO api_key (prefix, tenant, name, hash, scopes, rate, created_at, created_by, expires_at, used_at, revoked_at)
@@ -41,3 +41,25 @@ DELETE FROM answered WHERE tenant = :tenant AND name = :name AND status = 0 AND 
 -- name: answered_forget
 DELETE FROM answered WHERE (tenant, name) IN (
     SELECT tenant, name FROM answered WHERE keep_until < :now ORDER BY keep_until LIMIT :limit);
+
+-- One that is not heard of any more has ended with its process.
+-- name: batch_give_up
+UPDATE batch SET ended_at = told_at WHERE tenant = :tenant AND ended_at = 0 AND told_at < :stale;
+
+-- name: batch_begin
+INSERT INTO batch (tenant, id, kind, actor, begun_at, told_at, ended_at, progress)
+VALUES (:tenant, :id, :kind, :actor, :at, :at, 0, :progress) ON CONFLICT DO NOTHING;
+
+-- name: batch_running
+SELECT id FROM batch WHERE tenant = :tenant AND ended_at = 0;
+
+-- name: batch_get
+SELECT id, kind, actor, begun_at, told_at, ended_at, progress FROM batch WHERE tenant = :tenant AND id = :id;
+
+-- name: batch_tell
+UPDATE batch SET told_at = :at, ended_at = :ended_at, progress = :progress
+WHERE tenant = :tenant AND id = :id AND ended_at = 0;
+
+-- name: batch_forget
+DELETE FROM batch WHERE (tenant, id) IN (
+    SELECT tenant, id FROM batch WHERE told_at < :before ORDER BY told_at LIMIT :limit);

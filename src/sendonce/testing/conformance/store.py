@@ -36,6 +36,7 @@ from sendonce.core.seal import SealedBlock
 from sendonce.core.tombstone import Remains, Tombstone, tombstone
 from sendonce.ports.store import (
     Answered,
+    Batch,
     Content,
     Course,
     Delivery,
@@ -1631,6 +1632,38 @@ class StoreSuite:
         assert store.write(unit).result() == [2, 1, 0]
         left = store.read(lambda tx: [tx.answers.get("t", str(number)) for number in range(5)])
         assert [answer is not None for answer in left] == [False, False, False, False, True]
+
+    def test_one_batch_of_a_tenant_runs_and_one_that_is_not_heard_of_has_ended(self, store: Store) -> None:
+        def begin(id_: str, at: int, *, tenant: str = "t", stale: int = 0) -> str:
+            return store.write(
+                lambda tx: tx.batches.begin(
+                    tenant, id_, "redrive", actor="ann", at=at, stale=stale, progress="{}"
+                )
+            ).result()
+
+        def tell(id_: str, at: int, *, ended: bool = False) -> bool:
+            return store.write(lambda tx: tx.batches.tell("t", id_, f"at {at}", at=at, ended=ended)).result()
+
+        assert begin("a", 100) == "a"
+        assert begin("b", 100, tenant="other") == "b"
+        assert begin("c", 110) == "a"
+        assert store.read(lambda tx: tx.batches.get("t", "c")) is None
+        assert tell("a", 120)
+        assert begin("c", 130, stale=120) == "a"
+        assert begin("c", 200, stale=121) == "c"
+        assert not tell("a", 201)
+        assert store.read(lambda tx: tx.batches.get("t", "a")) == Batch(
+            "a", "redrive", "ann", 100, 120, 120, "at 120"
+        )
+        assert tell("c", 210, ended=True)
+        assert not tell("c", 211)
+        assert store.read(lambda tx: tx.batches.get("t", "c")) == Batch(
+            "c", "redrive", "ann", 200, 210, 210, "at 210"
+        )
+        assert begin("d", 220) == "d"
+        assert [store.write(lambda tx: tx.batches.forget(211, 2)).result() for _ in range(2)] == [2, 1]
+        left = store.read(lambda tx: [tx.batches.get("t", id_) for id_ in "acd"])
+        assert [each is not None for each in left] == [False, False, True]
 
     def test_meta_keeps_the_last_value(self, store: Store) -> None:
         assert store.read(lambda tx: tx.meta("mark")) is None
