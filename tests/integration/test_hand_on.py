@@ -129,23 +129,24 @@ def test_a_page_that_is_not_confirmed_is_given_again_whole(takes: int) -> None:
     assert log.told == [*expected[:takes], *expected]
 
 
-def test_a_process_that_died_before_the_place_moved_costs_a_repetition_and_no_gap(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("dies_in", "copies"), [((Log, "publish"), 1), ((HandOn, "_move"), 2)])
+def test_a_process_that_died_on_the_way_costs_a_repetition_and_no_gap(
+    dies_in: tuple[type, str], copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, log = World("K"), Log()
     world.accepted("r-1")
 
-    def dies(self: HandOn, cursor: str) -> bool:
+    def dies(*_: object) -> bool:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(HandOn, "_move", dies)
+        patched.setattr(*dies_in, dies)
         with pytest.raises(KeyboardInterrupt):
             passing(world, log).step()
     world.advance(LEASE_S + 1)
     passing(world, log, process="p-2").step()
-    assert log.told == [("r-1", "ACCEPTED")] * 2
-    assert log.records[0] == log.records[1]
+    assert log.told == [("r-1", "ACCEPTED")] * copies
+    assert len({record.id for record in log.records}) == 1
 
 
 def test_one_process_hands_on_and_the_other_stands_by_until_it_is_gone() -> None:
