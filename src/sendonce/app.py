@@ -11,7 +11,8 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -20,7 +21,17 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from sendonce import telemetry
 from sendonce.checkpoints import exporter
-from sendonce.config import AccountSettings, BrokerSettings, Settings, StoreKind, StoreUrl, bind, did_you_mean
+from sendonce.config import (
+    AccountSettings,
+    BrokerSettings,
+    Settings,
+    StoreKind,
+    StoreUrl,
+    bind,
+    did_you_mean,
+    parse_store_url,
+)
+from sendonce.config.store_url import MEMORY
 from sendonce.core import news
 from sendonce.core.delivery import Channel
 from sendonce.core.duration import write_duration
@@ -85,14 +96,18 @@ from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.crew import idle_cores
 from sendonce.runtime.zone_rules import zone_rules
 from sendonce.signing import Ed25519Signer, Ed25519Verifier, signer_of
-from sendonce.store import sqlite
+from sendonce.store import moving, sqlite
 from sendonce.store.backup import back_up
+from sendonce.store.moving import Moved, Progress, Side
+from sendonce.store.moving_sqlite import SqliteSide
 from sendonce.store.overwrite import empty_log
 from sendonce.telemetry import tell
 from sendonce.template_book import TemplateBook, from_store
+from sendonce.withdrawal import check_reason
 
-if TYPE_CHECKING:  # it needs an extra
+if TYPE_CHECKING:  # they need an extra
     from sendonce.exposition import Exposition
+    from sendonce.store.moving_postgres import PostgresSide
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,6 +472,45 @@ class App:
         self.close()
 
 
+def move_house(source: str, target: str, *, reason: str, actor: str, progress: Progress) -> Moved:
+    """Move the store behind one URL to another; a file is meant from where one stands. The new one is opened
+    once, so that it remembers its server's line of history. Raises as `store.moving.move`."""
+    reason = check_reason(reason)
+    old, new = (parse_store_url(url, Path.cwd()) for url in (source, target))
+    with _side(old) as one, _side(new, target=True) as other:
+        moved = moving.move(one, other, reason=reason, actor=actor, progress=progress)
+    _open_store(new, SystemClock()).close()
+    return moved
+
+
+def stay(source: str, *, reason: str, actor: str) -> str:
+    """Take back that the store behind a URL was closed to be moved; where it is, for people. Raises as
+    `store.moving.reopen`."""
+    with _side(parse_store_url(source, Path.cwd())) as one:
+        moving.reopen(one, reason=check_reason(reason), actor=actor)
+        return one.where
+
+
+@contextmanager
+def _side(url: StoreUrl, *, target: bool = False) -> Iterator[Side]:
+    """A place as one end of a move."""
+    match url.kind:
+        case StoreKind.SQLITE if url.path == MEMORY:
+            raise ConfigError(f"{url} ends with its process: name a file")
+        case StoreKind.SQLITE:
+            side: SqliteSide | PostgresSide = SqliteSide(url.path, SystemClock(), target=target)
+        case StoreKind.POSTGRESQL:
+            try:
+                from sendonce.store.moving_postgres import PostgresSide
+            except ImportError as error:
+                raise _without_postgres(url, error) from None
+            side = PostgresSide(url.dsn.reveal())
+        case never:
+            assert_never(never)
+    with closing(side):
+        yield side
+
+
 def make_provider(account: AccountSettings) -> Provider:
     """The adapter that an account names, from its own keys.
 
@@ -533,9 +587,11 @@ def _open_store(url: StoreUrl, clock: Clock) -> Store:
             try:
                 from sendonce.store import postgres
             except ImportError as error:
-                raise ConfigError(
-                    f"store {url} needs the extra `postgres` ({error}): pip install 'sendonce[postgres]'"
-                ) from None
+                raise _without_postgres(url, error) from None
             return postgres.open_store(url.dsn.reveal(), clock)
         case never:
             assert_never(never)
+
+
+def _without_postgres(url: StoreUrl, error: ImportError) -> ConfigError:
+    return ConfigError(f"store {url} needs the extra `postgres` ({error}): pip install 'sendonce[postgres]'")

@@ -10,7 +10,7 @@ import pytest
 
 from sendonce.config import StoreKind
 from sendonce.pipeline import listing
-from sendonce.store.sqlite import _TOKENS as TOKENS
+from sendonce.store.sqlite import TOKENS
 from sendonce.store.statements import expand
 from tests.integration.api_world import Answer, Api, reminder, served
 

@@ -38,7 +38,7 @@ from sendonce.pipeline.report import report
 from sendonce.pipeline.sentences import reason_words, sentence, tell_customer
 from sendonce.pipeline.standstill import Situation, Word, why_nothing_leaves
 from sendonce.pipeline.story import local_time, record, story
-from sendonce.store.sqlite import _TOKENS as TOKENS
+from sendonce.store.sqlite import TOKENS
 from sendonce.store.statements import expand
 from tests.integration.world import ADDRESSES, SECOND, World
 

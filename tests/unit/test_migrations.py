@@ -11,7 +11,7 @@ import pytest
 from sendonce.core.errors import StoreMismatch
 from sendonce.store import migrate as module
 from sendonce.store.migrate import migrate, migrations, version_of
-from sendonce.store.sqlite import _TOKENS as TOKENS
+from sendonce.store.sqlite import TOKENS
 from sendonce.store.statements import expand, raw_statements
 
 

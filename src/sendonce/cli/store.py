@@ -22,12 +22,16 @@ Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(help="The store: info, care, backup, hold, released.", no_args_is_help=True)
+    group = typer.Typer(
+        help="The store: info, care, backup, hold, released, copy, reopen.", no_args_is_help=True
+    )
     command(group)(info)
     command(group)(care)
     command(group)(backup)
     command(group)(hold)
     command(group)(released)
+    command(group)(copy)
+    command(group)(reopen)
     app.add_typer(group, name="db", rich_help_panel="Operate")
 
 
@@ -146,6 +150,59 @@ def released(
             progress=lambda so_far: bar.to(so_far.total),
         )
     _show(shell.screen, done)
+
+
+def copy(
+    shell: Shell,
+    source: Annotated[str, typer.Argument(metavar="SOURCE_URL", help="The store that moves.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET_URL", help="Where to; no store is there yet.")],
+    reason: Reason,
+) -> None:
+    """Move the store: copy all of it to another place, compare, and close the old one for good.
+
+    Stop every process first. The old store is closed before the first row is read, and the new one opens when
+    all of it is there and was compared. Stopped halfway, both stay closed, and the same command begins again.
+    """
+    from sendonce.app import move_house
+
+    with shell.screen.progress("moving") as bar:
+        moved = move_house(
+            source,
+            target,
+            actor=shell.actor,
+            reason=reason,
+            progress=lambda what, table, rows: bar.to(rows, note=f"{what} {table}: {rows:,}"),
+        )
+    screen = shell.screen
+    screen.document(moved)
+    if moved.copied:
+        screen.table(
+            ("table", "#rows", "digest, the same in both"),
+            [(one.table, f"{one.rows:,}", one.digest[:16]) for one in moved.copied],
+        )
+    else:
+        screen.say("all was copied and compared before; what was left was to open the new store", style=QUIET)
+    screen.say(f"moved to {moved.target}, epoch {moved.epoch}: {moved.source} is closed for good", style=GOOD)
+    screen.say(
+        "name the new one as `url` under [store] of every configuration, and run `sendonce verify` before "
+        "the processes start",
+        style=CARE,
+    )
+
+
+def reopen(
+    shell: Shell,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE_URL", help="The store that was to move, and is to stay.")
+    ],
+    reason: Reason,
+) -> None:
+    """Stay: open a store again whose copy was not brought to its end. One that has moved stays closed."""
+    from sendonce.app import stay
+
+    where = stay(source, actor=shell.actor, reason=reason)
+    shell.screen.document({"reopened": where})
+    shell.screen.say(f"{where} is open again; remove what was copied of it", style=GOOD)
 
 
 def _show(screen: Screen, done: Reconciled) -> None:

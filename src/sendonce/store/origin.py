@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 
 from sendonce.ports.clock import Clock
 from sendonce.ports.store import Tx
@@ -27,10 +28,15 @@ def anchor(tx: Tx, clock: Clock) -> int:
 
     Within one start of the machine the anchor never changes, so a stepped calendar moves no lease.
     """
-    if tx.meta("boot_id") == clock.boot_id():
-        return int(tx.meta("steady_offset") or 0)
-    seen = int(tx.meta("steady_seen") or 0)
-    offset = max(clock.now(), seen) - clock.boot()
-    tx.set_meta("boot_id", clock.boot_id())
-    tx.set_meta("steady_offset", str(offset))
+    offset = offset_of(tx.meta, clock)
+    if tx.meta("boot_id") != clock.boot_id():
+        tx.set_meta("boot_id", clock.boot_id())
+        tx.set_meta("steady_offset", str(offset))
     return offset
+
+
+def offset_of(meta: Callable[[str], str | None], clock: Clock) -> int:
+    """The anchor, as it is kept or as it would be."""
+    if meta("boot_id") == clock.boot_id():
+        return int(meta("steady_offset") or 0)
+    return max(clock.now(), int(meta("steady_seen") or 0)) - clock.boot()

@@ -498,7 +498,7 @@ class _Writing:
             idle_s=IDLE_S,
             planner=PLANNER,
         )
-        self._settings = f"SELECT {settings}, {_durable()}"
+        self._settings = f"SELECT {settings}, {durable()}"
         self._begin = (
             f"BEGIN ISOLATION LEVEL READ COMMITTED; "
             f"{self._settings}, {self._lineage.columns}, pg_backend_pid(), now()::text, {_time(target)}"
@@ -889,7 +889,7 @@ def _time(target: Target) -> str:
     return f"{_SERVER_NOW}, coalesce(({correction}), 0)"
 
 
-def _durable() -> str:
+def durable() -> str:
     """A commit that was answered survives a crash, whatever the server's configuration says."""
     name = "synchronous_commit"
     return (

@@ -32,6 +32,9 @@ _AT_CONNECTING: tuple[tuple[str, type[psycopg.Error]], ...] = (
 language, the general answer has to do."""
 
 
+CLOSED: Final = "SO001"
+"""What the tables of a store answer that has moved (`moving_postgres`): no code of PostgreSQL's own."""
+
 _FATAL: Final = ("FATAL", "PANIC")
 
 
@@ -68,6 +71,8 @@ class translated:  # noqa: N801 (reads as a clause)
 
 def ours(error: psycopg.Error, where: str) -> StoreError:
     said = _first_line(error)
+    if error.sqlstate == CLOSED:
+        return StoreMismatch(f"{where}: {said}", code="store_moved")
     match _told_apart(error, said):
         case errors.LockNotAvailable():
             return StoreUnavailable(

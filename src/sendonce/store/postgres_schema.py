@@ -16,6 +16,7 @@ from psycopg import errors
 
 from sendonce.core.errors import StoreMismatch, StoreUnavailable
 from sendonce.store.migrate import above, migrations
+from sendonce.store.moved import MARKS, refuse_moved
 
 POSTGRES_MIN: Final = 15
 TOKENS: Final = {
@@ -29,15 +30,23 @@ _LOCK_WAIT_S: Final = 60
 
 
 def prepare_schema(connection: psycopg.Connection, schema: str, where: str) -> None:
-    """Bring the schema up to this program's version. Raises `StoreMismatch`, and PostgreSQL's own errors."""
+    """Bring the schema up to this program's version. Raises `StoreMismatch`, also for a store that moved, and
+    PostgreSQL's own errors."""
+    if version_of(connection, schema, where):
+        refuse_moved(marks_of(connection, schema), where)
+    ensure_schema(connection, schema, where)
+
+
+def ensure_schema(connection: psycopg.Connection, schema: str, where: str) -> None:
+    """The same, whatever the store is marked with."""
     _check_server(connection, where)
     known = migrations("postgresql")
-    if _version_of(connection, schema, where) == known[-1][0]:
+    if version_of(connection, schema, where) == known[-1][0]:
         return
     with _by_the_owner(where), connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT_S}s'".encode())
         connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})".encode())
-        have = _version_of(connection, schema, where)  # again, under the lock: another may have been first
+        have = version_of(connection, schema, where)  # again, under the lock: another may have been first
         texts = above(have, TOKENS, known, where)
         if not texts:
             return
@@ -68,6 +77,12 @@ def _by_the_owner(where: str) -> Iterator[None]:
         ) from None
 
 
+def marks_of(connection: psycopg.Connection, schema: str) -> dict[str, str]:
+    """The marks of `store.moved` in a schema that has a store."""
+    text = f'SELECT name, value FROM "{schema}".meta WHERE name = ANY ($1)'
+    return {str(name): str(value) for name, value in connection.execute(text.encode(), (list(MARKS),))}
+
+
 def _check_server(connection: psycopg.Connection, where: str) -> None:
     major = connection.info.server_version // 10_000
     if major < POSTGRES_MIN:
@@ -80,7 +95,7 @@ def _check_server(connection: psycopg.Connection, where: str) -> None:
         )
 
 
-def _version_of(connection: psycopg.Connection, schema: str, where: str) -> int:
+def version_of(connection: psycopg.Connection, schema: str, where: str) -> int:
     """0 where there is nothing yet. Raises `StoreMismatch` for a schema that is somebody else's."""
     tables = {
         str(row[0])

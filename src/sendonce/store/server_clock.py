@@ -5,7 +5,8 @@ the calendar and nothing else. The steady clock is made from it:
 
     steady = calendar of the server + correction
 
-The correction is kept in the store, is 0 at first, and only ever grows. Each answer of the server is held
+The correction is kept in the store, is 0 at first (or what a move brought along, see `moving`), and only ever
+grows. Each answer of the server is held
 against this process's own boot clock, which nobody steps. Where the server's calendar was set back, by an
 administrator or because another server took over, the steady clock would go back with it, and a provider's
 key would look younger than it is. Whoever sees that first adds the step to the correction, and for all

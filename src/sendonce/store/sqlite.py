@@ -30,6 +30,7 @@ from sendonce.ports.store import Tx
 from sendonce.store import deliveries, events, reminders
 from sendonce.store.listeners import Listener, Listeners
 from sendonce.store.migrate import migrate, version_of
+from sendonce.store.moved import MARKS, refuse_moved
 from sendonce.store.origin import anchor, secret_of
 from sendonce.store.session import Parameters, Tuple
 from sendonce.store.statements import by_place, expand
@@ -45,7 +46,7 @@ _MAKING: Final = re.compile(rf"INSERT INTO \w+ \([^)]*\)\s+VALUES \([^)]*\)\s+{_
 """Makes one row and gives its id. For what RETURNING gives, SQLite opens a table anew, 20 us each time and as
 much as the row takes; it says the id without that: INTEGER PRIMARY KEY is the rowid of the last insertion."""
 
-_TOKENS: Final = {
+TOKENS: Final = {
     "delivery": deliveries.COLUMNS,
     "reminder": reminders.COLUMNS,
     "event": events.COLUMNS,
@@ -172,7 +173,8 @@ class SqliteStore:
             _create_private(self._path)
             raw = apsw.Connection(self._path)
             raw.set_busy_handler(_waiter(self._busy_s))
-            version_of(raw)  # refuses what is not ours, before the journal mode would change the file
+            if version_of(raw):  # refuses what is not ours, before the journal mode would change the file
+                refuse_moved(marks_of(raw), self._path)
             _to_wal(raw, _waiter(self._busy_s))
             for pragma in (
                 "synchronous = FULL",
@@ -182,7 +184,7 @@ class SqliteStore:
                 "cache_size = -16384",
             ):
                 raw.execute(f"PRAGMA {pragma}").fetchall()
-            migrate(raw, _TOKENS)
+            migrate(raw, TOKENS)
             return _Connection(raw, self._path, self._clock, lambda: self._offset, self._listeners)
 
     def _connect_reader(self) -> _Connection:
@@ -213,7 +215,7 @@ class _Connection:
         self._clock = clock
         self._offset = offset
         self._execute = raw.execute
-        self._sql = expand(_TOKENS)
+        self._sql = expand(TOKENS)
         self._bound = {name: by_place(text, "?") for name, text in self._sql.items()}
         self._making = {
             name: by_place(text.removesuffix(_MADE), "?")
@@ -320,6 +322,12 @@ class _Connection:
         return SqlTx(self, now=self._clock.now(), steady=self._clock.boot() + self._offset())
 
 
+def marks_of(raw: apsw.Connection) -> dict[str, str]:
+    """The marks of `store.moved` in a file that has a store."""
+    rows = raw.execute("SELECT name, value FROM meta WHERE name IN (?, ?, ?)", MARKS)
+    return {str(name): str(value) for name, value in rows}
+
+
 def _to_wal(raw: apsw.Connection, wait: Callable[[int], bool]) -> None:
     """Two processes may create the file at once, and SQLite does not ask the busy handler here."""
     times = 0
@@ -386,6 +394,10 @@ def _ours(error: apsw.Error, path: str) -> StoreError:
                 "(a shell, a backup by copying) and try again",
                 code="store_locked",
             )
+        case apsw.ConstraintError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_CONSTRAINT_TRIGGER:
+            return StoreMismatch(
+                f"{path}: {error}", code="store_moved"
+            )  # see `moving`: no other has triggers
         case apsw.FullError():
             return StoreUnavailable(
                 f"the disk of {path} is full: free space; nothing was half written", code="store_full"
