@@ -292,3 +292,27 @@ def test_erasing_waits_for_another_customers_delivery_before_it_has_its_own(
     with waiting(erase, other):
         assert is_free(third, "delivery", "key = %s", own)
     assert [world.state(key) for key in (others, own)] == [State.SUPPRESSED, State.CANCELLED]
+
+
+def test_erasing_waits_for_an_event_that_is_being_applied_before_it_holds_anything(
+    world: small.World, other: psycopg.Connection, third: psycopg.Connection
+) -> None:
+    """Whoever applies one holds it, and then wants the records and the deliveries of its address."""
+    own = world.schedule("r-1", customer="c-1", to=ANN)
+    record = Record(TENANT, Channel.SMS, ANN, ANY_CATEGORY, Kind.OPT_OUT, 1, "operator", "")
+    consent.record(world.store, [record], policy=world.policy, actor="operator:test")
+    told = [ProviderEvent(identity="1", kind=EventKind.REPLIED, address=ANN, text="I am Ann")]
+    events.take_in(world.store, world.policy, "sms-K", told).result()
+    hold(other, "provider_event", "identity = '1'")
+
+    def erase() -> None:
+        erasure.erase(
+            world.store, "c-1", policy=world.policy, tenant=TENANT, reason="asked", actor="operator:test"
+        )
+
+    with waiting(erase, other):
+        assert is_free(third, "delivery", "key = %s", own)
+        assert is_free(third, "preference", "address_tag = %s", world.tag(Channel.SMS, ANN))
+    left = world.read(lambda tx: events.event(tx, 1))
+    assert left is not None
+    assert (left.text, left.masked, left.address_tag) == ("", "", "")

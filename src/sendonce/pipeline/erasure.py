@@ -208,12 +208,16 @@ def _seen(request: Erasure, after: int, tx: Tx) -> _Seen:
 
 
 def _erase_page(request: Erasure, policy: Policy, secret: bytes, after: int, seen: _Seen, tx: Tx) -> _Unit:
-    """One unit. Locks in one order, as everywhere: preferences, deliveries by id. `seen` is what the page was
-    shortly before, by which that is known ahead; what a revision brought in between is added."""
+    """One unit. Locks in one order, as everywhere: events, preferences, deliveries by id. `seen` is what the
+    page was shortly before, by which that is known ahead; what a revision brought in between is added."""
     ids, expected = seen
+    # Whoever applies an event holds it, and then wants the others.
+    tx.events.blank(sorted(ids), _tags(expected))
     suppressed = 0
     if not request.may_write:
         suppressed = _suppress(tx, sorted(expected), request.actor)
+    tx.removals.blank(sorted(expected))
+    if not request.may_write:
         lock_open(tx, expected, ids)
     page = _page(request, after, tx)
     if not page:
@@ -226,10 +230,16 @@ def _erase_page(request: Erasure, policy: Policy, secret: bytes, after: int, see
         own = {row.id for row in page}
         answers = withdraw_refused(tx, addresses, policy=policy, actor=request.actor)
         unit.others = sum(answer.changed and answer.delivery_id not in own for answer in answers)
-    tx.removals.blank(addresses)
-    tx.events.blank([row.id for row in page], [(tenant, tag) for tenant, _, tag in addresses])
+    added = frozenset(addresses) - expected
+    tx.removals.blank(sorted(added))
+    # Of the page once more: some may have been applied while the first look waited for them.
+    tx.events.blank([row.id for row in page], _tags(added))
     _destroy(tx, unit, {row.reminder_id for row in page}, frozenset(row.id for row in page))
     return unit
+
+
+def _tags(addresses: Collection[tuple[str, str, str]]) -> list[tuple[str, str]]:
+    return sorted({(tenant, tag) for tenant, _, tag in addresses})
 
 
 def _destroy(tx: Tx, unit: _Unit, reminder_ids: Collection[int], page: frozenset[int]) -> None:
