@@ -19,6 +19,7 @@ from sendonce.api.problems import TITLES
 from sendonce.api.reminders import ReminderAsked
 from sendonce.core.access import Scope
 from sendonce.core.reminder import COLUMNS, Asked
+from sendonce.pipeline.events import take_in
 from sendonce.pipeline.importer import import_rows
 from sendonce.table_file import TableFile
 from tests.integration.api_world import Answer, Api, reminder, served
@@ -105,6 +106,7 @@ def test_each_example_works_in_the_order_of_the_document(api: Api) -> None:
     made = api.post("/v1/keys", {"name": "to be replaced", "scopes": ["read"]}).ok(201)
     imported(api, "r-1")
     api.post("/v1/cancellations", {"reminder": "r-1", "reason": "so that it has ended"}).ok()
+    take_in(api.app.store, api.app.policy, "mail", [], faulty=["no_id"], source=b"x").result()
     last = [entry for entry in document.operations if entry[0] == "DELETE"]
     seen = set()
     for method, path, operation in [e for e in document.operations if e[0] != "DELETE"] + last:

@@ -22,7 +22,7 @@ from sendonce.api.problems import TITLES
 from sendonce.api.program import Program
 from sendonce.app import App
 from sendonce.config import parse
-from sendonce.pipeline import events
+from sendonce.pipeline.record import counts_of_events
 from sendonce.ports.events import EventRequest, EventSource
 from sendonce.testing.conformance.event_source import (
     ANOTHER,
@@ -104,7 +104,7 @@ class Endpoint:
 
     @property
     def kept(self) -> Mapping[Any, int]:
-        return self.app.store.read(events.counts)
+        return self.app.store.read(counts_of_events)
 
     @property
     def now(self) -> int:

@@ -24,7 +24,7 @@ from sendonce.core.provider_event import PROVES, EventKind, Fact, ProviderEvent,
 from sendonce.moves import move_on
 from sendonce.pipeline import events
 from sendonce.pipeline.events import RETURNED_MAIL, EventApplier, TakenIn, take_in
-from sendonce.pipeline.record import facets_of
+from sendonce.pipeline.record import counts_of_events, facets_of
 from sendonce.ports.store import EventLook, Move, Row, Store, StoredEvent, Tx
 from tests.integration.world import ADDRESSES, SECOND, TENANT, World
 
@@ -246,7 +246,7 @@ def test_what_finds_nothing_is_looked_for_ever_less_often_and_then_left_to_peopl
     assert gaps[1:8] == [SECOND * 2**n for n in range(7)]
     assert max(gaps) == events.AGAIN_MAX_S * SECOND
     assert 3_600 <= sum(gaps) / SECOND <= 3_600 + events.AGAIN_MAX_S
-    assert world.read(events.counts) == {EventLook.WAITS: 0, EventLook.UNMATCHED: 1}
+    assert world.read(counts_of_events) == {EventLook.WAITS: 0, EventLook.UNMATCHED: 1}
 
 
 def test_a_person_has_it_looked_for_again() -> None:

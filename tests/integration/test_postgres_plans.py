@@ -94,6 +94,7 @@ BY: Final = {
     "view_feed_facet_first": "facet_number",
     "view_events_of": "provider_event_delivery",
     "view_events_people": "provider_event_people",
+    "view_events_left": "provider_event_people",
 }
 """What must lead to the rows."""
 

@@ -36,12 +36,13 @@ from sendonce.api import (
     keys,
     passes,
     preferences,
+    provider_events,
     reminders,
     seals,
     templates,
 )
 from sendonce.api.door import Bounds, Door
-from sendonce.api.events import DOCUMENT, TAG, ProviderCalls
+from sendonce.api.events import DOCUMENT, ProviderCalls
 from sendonce.api.idempotency import HEADER
 from sendonce.api.problems import MEDIA_TYPE, TITLES, Problem, problem_of, problem_of_http, problem_of_values
 from sendonce.api.program import CALLER, Caller, Program
@@ -70,6 +71,7 @@ RESOURCES: Final = tuple(
         accounts,
         forecast,
         desk,
+        provider_events,
         preferences,
         templates,
         seals,
@@ -180,7 +182,7 @@ def description_of(made: FastAPI) -> dict[str, Any]:
             version=made.version,
             description=made.description,
             routes=made.routes,
-            tags=[*(resource.tag for resource in RESOURCES), TAG],
+            tags=[resource.tag for resource in RESOURCES],
         )
         document["paths"].update(deepcopy(dict(DOCUMENT)))
         _finish(document)

@@ -46,12 +46,11 @@ BODY_S: Final = 10.0
 TOLD_APART_S: Final = 1.0
 
 
-TAG: Final = {"name": "provider events", "description": "What providers say later, and who calls here."}
 DOCUMENT: Final[Mapping[str, Any]] = {
     PREFIX + "{account}": {
         "post": {
             "operationId": "take_in_events",
-            "tags": [TAG["name"]],
+            "tags": ["provider events"],
             "summary": "What an account's provider calls back with.",
             "description": "No key: the provider signs it, in its own way and format. It is kept when it is "
             "answered, and applied later.",

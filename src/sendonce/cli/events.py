@@ -64,10 +64,11 @@ def list_(
     limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="How many of each at most.")] = 50,
 ) -> None:
     """What is left to people: events of no delivery, what could not be read, and replies that may mean no."""
-    from sendonce.pipeline.events import counts, left_to_people
+    from sendonce.pipeline.events import left_to_people
+    from sendonce.pipeline.record import counts_of_events
 
     chosen = _looks(look)
-    total = shell.read(counts)
+    total = shell.read(counts_of_events)
     found = [
         one
         for each in chosen

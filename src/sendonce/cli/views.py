@@ -99,6 +99,10 @@ def _show_overview(screen: Screen, seen: Overview) -> None:
         )
     if outbox.parked:
         screen.say(f"outbox: {counted(outbox.parked, 'reminder')} parked: `sendonce outbox list`", style=CARE)
+    left = {state: count for state, count in seen.events.items() if count and state != "waits"}
+    if left:
+        said = ", ".join(f"{count:,} {state}" for state, count in left.items())
+        screen.say(f"what providers said is left to people: {said}; `sendonce events list`", style=CARE)
     if seen.held:
         screen.say(f"the store is held: {seen.held}; `sendonce db released --preview` says more", style=BAD)
     for pause in seen.pauses:
@@ -450,6 +454,8 @@ def report(
             "open": made.still_open,
             "counts": _in_order(made),
             "removed": made.removed,
+            "later": made.later,
+            "left": made.left,
             "adds_up": made.adds_up,
             "lines": made.lines,
             "open_deliveries": [delivery_document(each) for each in made.open],
@@ -481,6 +487,12 @@ def _show_day(screen: Screen, made: Report) -> None:
         screen.say(
             f"  {made.removed:,} of them were removed by policy since; their outcomes were kept", style=QUIET
         )
+    if made.later:
+        said = ", ".join(f"{count:,} {kind}" for kind, count in made.later.items())
+        screen.say(f"  said later by providers: {said}", style=QUIET)
+    if made.left:
+        said = ", ".join(f"{count:,} {state}" for state, count in made.left.items())
+        screen.say(f"  said on that day and left to people: {said}; `sendonce events list`", style=CARE)
     for fault in made.faults:
         screen.say(fault, style=BAD)
     if made.adds_up:

@@ -594,11 +594,29 @@ def left_to_people(tx: Tx, look: EventLook, *, after: int = 0, limit: int = SHOW
     return [event_of(row) for row in tx.rows("view_events_people", look=look.value, after=after, limit=limit)]
 
 
-def counts(tx: Tx) -> dict[EventLook, int]:
-    """How many wait, and how many are left to people."""
-    found = {EventLook(int(row["look"])): int(row["count"]) for row in tx.rows("view_events_people_total")}
-    (waiting,) = tx.rows("view_events_waiting")
-    return {EventLook.WAITS: int(waiting["waiting"]), **found}
+def left_of(
+    tx: Tx, policy: Policy, tenant: str, look: EventLook, *, after: int = 0, limit: int = SHOWN_MAX
+) -> list[StoredEvent]:
+    """`left_to_people`, as a tenant may see it: its own, and what may be anybody's with nothing personal."""
+    rows = tx.rows("view_events_left", look=look.value, tenant=tenant, after=after, limit=limit)
+    return [_as_seen(event_of(row), policy, tenant) for row in rows]
+
+
+def shown_of(tx: Tx, policy: Policy, tenant: str, id_: int) -> StoredEvent | None:
+    """One event, as `left_of` shows it; None where it is another tenant's, or none."""
+    found = event(tx, id_)
+    if found is None or found.tenant not in ("", tenant):
+        return None
+    if found.delivery_id:
+        rows = tx.deliveries.by_ids([found.delivery_id])
+        return found if rows and rows[0].tenant == tenant else None
+    return _as_seen(found, policy, tenant)
+
+
+def _as_seen(found: StoredEvent, policy: Policy, tenant: str) -> StoredEvent:
+    if found.tenant or tenants_of(policy, found.account) == (tenant,):
+        return found
+    return replace(found, masked="", text="")
 
 
 def event(tx: Tx, id_: int) -> StoredEvent | None:

@@ -22,6 +22,7 @@ from sendonce.core.policy import Policy
 from sendonce.held import words_of
 from sendonce.pipeline.catch_up import CatchUp
 from sendonce.pipeline.handed_in import OutboxView, outbox
+from sendonce.pipeline.record import counts_of_events
 from sendonce.pipeline.standstill import Situation, Word, why_nothing_leaves
 from sendonce.ports.store import Pause, Process, Row, Tx
 
@@ -159,6 +160,7 @@ class Overview:
     """Everything at one moment. `now`, `mark` and pauses on the calendar.
 
     mark   all due by it is published, 0 before the first pass; `lag_s` how far it is behind
+    events what providers said and still waits to be applied, and what of it is left to people, by state
     held   why the store is held, "" where it is not
     """
 
@@ -172,6 +174,7 @@ class Overview:
     mark: int
     lag_s: float
     outbox: OutboxView
+    events: Mapping[str, int]
     held: str
 
     @property
@@ -205,6 +208,7 @@ def overview(tx: Tx, policy: Policy) -> Overview:
         mark=mark,
         lag_s=max(0, tx.now - mark) / SECOND if mark else 0.0,
         outbox=outbox(tx),
+        events={look.name.lower(): count for look, count in counts_of_events(tx).items()},
         held=words_of(tx),
     )
 

@@ -17,7 +17,7 @@ from sendonce.core.errors import StoreMismatch
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import Ending, Standing, State
 from sendonce.core.provider_event import EventKind, Fact
-from sendonce.ports.store import Course, Delivery, Row, Tx
+from sendonce.ports.store import Course, Delivery, EventLook, Row, Tx
 
 NEWEST: Final = 2**62
 
@@ -104,6 +104,13 @@ def facets_of(tx: Tx, delivery_id: int) -> tuple[Fact, ...]:
         Fact(EventKind(str(row["kind"])), int(row["at"]), str(row["code"]))
         for row in tx.rows("view_facets", delivery_id=delivery_id)
     )
+
+
+def counts_of_events(tx: Tx) -> dict[EventLook, int]:
+    """How many of what providers said wait, and how many are left to people."""
+    found = {EventLook(int(row["look"])): int(row["count"]) for row in tx.rows("view_events_people_total")}
+    (waiting,) = tx.rows("view_events_waiting")
+    return {EventLook.WAITS: int(waiting["waiting"]), **found}
 
 
 def delivery_by_key(tx: Tx, tenant: str, key: str) -> Delivery | None:

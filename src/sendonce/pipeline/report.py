@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from typing import Final
 
@@ -18,7 +18,7 @@ from sendonce.core.due import check_zone, due_at_local
 from sendonce.core.errors import InvalidInput
 from sendonce.core.lifecycle import ENDED, OPEN, State
 from sendonce.pipeline.record import delivery_of
-from sendonce.ports.store import Delivery, Tx
+from sendonce.ports.store import Delivery, EventLook, Tx
 
 NAMED_MAX: Final = 100
 
@@ -45,6 +45,8 @@ class Report:
     due      deliveries that fell due, counted apart from what became of them
     removed  how many of them were removed by policy since
     counts   by state, over all lines
+    later    what providers said of them later, by kind: what stands, by rank, and what is told beside
+    left     what providers said on that day and nobody could place, by state
     open     those not ended yet, the first `NAMED_MAX`
     faults   where it does not add up, in words; empty where it does
     """
@@ -59,6 +61,8 @@ class Report:
     open: tuple[Delivery, ...]
     faults: tuple[str, ...]
     removed: int = 0
+    later: Mapping[str, int] = field(default_factory=dict)
+    left: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ended(self) -> int:
@@ -114,6 +118,11 @@ def report(tx: Tx, day: str, zone: str, *, tenant: str = "") -> Report:
         open=tuple(_open(tx, span)),
         faults=tuple(_faults(lines, due, counts.total(), unbacked)),
         removed=removed,
+        later={str(row["kind"]): int(row["count"]) for row in tx.rows("view_report_facets", **span)},
+        left={
+            EventLook(int(row["look"])).name.lower(): int(row["count"])
+            for row in tx.rows("view_report_events", **span)
+        },
     )
 
 

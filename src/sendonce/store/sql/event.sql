@@ -95,6 +95,17 @@ SELECT {event} FROM provider_event WHERE id = :id;
 -- name: view_events_people
 SELECT {event} FROM provider_event WHERE look = :look AND look > 1 AND id > :after ORDER BY id LIMIT :limit;
 
+-- Of one tenant, and of nobody that is known.
+-- name: view_events_left
+SELECT {event} FROM provider_event
+WHERE look = :look AND look > 1 AND id > :after AND tenant IN ('', :tenant) ORDER BY id LIMIT :limit;
+
+-- Received on a day, and left to people.
+-- name: view_report_events
+SELECT look, count(*) AS count FROM provider_event
+WHERE look > 1 AND received_at >= :start AND received_at < :end AND (:tenant = '' OR tenant IN ('', :tenant))
+GROUP BY look ORDER BY look;
+
 -- name: view_events_people_total
 SELECT look, count(*) AS count FROM provider_event WHERE look > 1 GROUP BY look ORDER BY look;
 
