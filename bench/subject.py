@@ -45,6 +45,7 @@ class Account:
 
     keyed    the provider honours idempotency keys; else what may have been sent is held for a person
     timeout  of one call, and `lease` of what a worker has claimed
+    event_secret  what the provider signs its events with; "": it calls nobody
     """
 
     url: str
@@ -54,6 +55,7 @@ class Account:
     keyed: bool = True
     timeout: str = "30s"
     lease: str = "30s"
+    event_secret: str = ""
 
 
 @contextmanager
@@ -91,6 +93,7 @@ class Subject:
         self.path = folder / "sendonce.toml"
         url = "sqlite:///bench.db" if server is None else server.url()
         self.path.write_text(_configuration(account, url), "utf-8")
+        (folder / "event-secret").write_text(account.event_secret, "utf-8")
         with self.open() as app:
             (folder / "templates").mkdir()
             (folder / "templates" / "parcel.sms.txt").write_text(TEMPLATE, "utf-8")
@@ -212,6 +215,7 @@ def environment() -> dict[str, str]:
 
 def _configuration(account: Account, store_url: str) -> str:
     key = 'key_header = "Idempotency-Key"\nkey_window = "24h"' if account.keyed else ""
+    events = _EVENTS if account.event_secret else ""
     return f"""
 [store]
 url = "{store_url}"
@@ -243,10 +247,23 @@ limits = ["{account.limit}"]
 lanes = {account.lanes}
 connections_max = {account.lanes}
 jitter = "{account.jitter}"
-
+{events}
 [intake]
 category = "parcel"
 
 [category.parcel]
 no_consent = "allow"
+"""
+
+
+_EVENTS: Final = """
+[account.text.events]
+secrets = ["file:event-secret"]
+signed = "hmac"
+signature_header = "X-Signature"
+timestamp_header = "X-Timestamp"
+kind_path = "event"
+receipt_path = "id"
+address_path = "to"
+kinds = { delivered = "delivered" }
 """
