@@ -397,6 +397,13 @@ EVENT_LEFT: Final = Event(
     WARNING,
     ("account", "kind", "why", "events"),
 )
+NO_HANDLES: Final = Event(
+    "no_handles",
+    "This process may open no more files, and connections are files: calls of an account were given back. "
+    "Raise its limit (`ulimit -n`, `LimitNOFILE=`).",
+    ERROR,
+    ("account", "wait_s"),
+)
 STORE_UNAVAILABLE: Final = Event(
     "store_unavailable",
     "The store is locked, full or unreachable. Nothing was half done; it is tried again.",

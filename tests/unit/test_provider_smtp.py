@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import errno
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
@@ -293,6 +294,20 @@ def test_a_return_path_that_cannot_be_is_refused(wrong: str, words: str) -> None
 def test_a_return_path_stands_in_place_of_an_envelope_sender() -> None:
     with pytest.raises(InvalidInput, match="keep one"):
         SmtpSettings(host="mx.example.org", return_path="b@example.org", envelope_sender="c@example.org")
+
+
+def test_a_process_without_file_handles_has_started_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def scenario() -> None:
+        async with serving() as server, provider(server) as smtp:
+            monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", full, raising=False)
+            assert await send(smtp) == NotStarted("no_handles")
+            monkeypatch.undo()
+            assert isinstance(await send(smtp), Accepted)
+
+    asyncio.run(scenario())
 
 
 def test_lines_that_begin_with_a_dot_arrive_whole() -> None:

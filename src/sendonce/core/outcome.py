@@ -56,7 +56,8 @@ class ThrottleScope(StrEnum):
 
 @value
 class NotStarted:
-    """No byte that could cause a send has left. `why`: slot_missed, too_late, stopping, key_dying."""
+    """No byte that could cause a send has left. `why`: slot_missed, too_late, stopping,
+    key_dying, no_handles."""
 
     why: str
 

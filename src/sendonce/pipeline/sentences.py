@@ -385,6 +385,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "doubted": "the record of what was sent then is lost",
     "key_died": "a repetition would no longer be recognised",
     "slot_missed": "its slot had passed",
+    "no_handles": "the process could open no more files",
     "gate_closed": "the provider had asked for a pause meanwhile",
     "deadline": "its deadline had passed",
     "key_dying": "a repetition would no longer be recognised",

@@ -67,6 +67,9 @@ BUSY_S: Final = 0.02
 REAP_S: Final = 1.0
 RECONCILE_S: Final = 1.0
 RELIEVE_S: Final = 5.0
+REST_S: Final = 2.0
+"""How long a process that can open no connection leaves an account to others."""
+NO_HANDLES: Final = NotStarted("no_handles")
 SETTLE_MAX: Final = 64
 """Outcomes in one unit, as many as a claim takes: a claim must not wait long for what stands before it."""
 GIVE_UP_S: Final = 1.0
@@ -285,6 +288,8 @@ class Worker:
             attempted = Attempted(made, Unknown("shutdown"), 0, self._store.steady())
         if _closes_gate(attempted.outcome):
             loop.closed_at = attempted.ended_at
+        if attempted.outcome == NO_HANDLES:
+            loop.rest()
         await self._settled.add(attempted)
 
     async def _settle(self, attempts: list[Attempted]) -> None:
@@ -503,6 +508,7 @@ class _AccountLoop:
         self._worker = worker
         self._commits_us: deque[int] = deque(maxlen=100)
         self._told = ""
+        self._rests_until = 0
         self._hand: dict[str, tuple[Hint, int]] = {}
         self._hand_of: Queue | None = None
         self._takes = max(1, min(HINTS_MAX, ahead_of(account.limits)))
@@ -518,11 +524,20 @@ class _AccountLoop:
         if self.poller is not None:
             self.poller.wake()
 
+    def rest(self) -> None:
+        """Claim nothing for a while: this process can open no connection, and others may be able to."""
+        now = self._worker.steady()
+        if now >= self._rests_until:
+            self._rests_until = now + int(REST_S * pacing.SECOND)
+            tell(telemetry.NO_HANDLES, account=self.name, wait_s=REST_S)
+
     async def step(self) -> float:
         worker = self._worker
         self._waits_for_work = self._more = False
         if worker.draining:
             return self._worker.idle_s
+        if (rests_us := self._rests_until - worker.steady()) > 0:
+            return rests_us / pacing.SECOND
         queue = worker.carrier.queue_of(self.name) if worker.carrier is not None else None
         hints = await self._hints(queue) if queue is not None else None
         if hints is not None and not hints:

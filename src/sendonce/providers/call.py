@@ -19,6 +19,7 @@ from sendonce.runtime.http_client import HttpClient, MaybeSent, NotSent, Origin,
 
 NOT_SENT: Mapping[str, Outcome] = {
     "closed": NotStarted("stopping"),
+    "handles": NotStarted("no_handles"),
     # A wrong certificate is an attack or a wrong setting; the next recipient would meet it as well.
     "certificate": AccountError(Reason.CONFIGURATION, "tls_certificate"),
     "plain_http": AccountError(Reason.CONFIGURATION, "plain_http"),

@@ -62,6 +62,7 @@ from sendonce.ports.provider import EmailContent, Message, Promise, ProviderClas
 from sendonce.ports.secret import Secret
 from sendonce.providers.mime import build_email
 from sendonce.runtime import sockets
+from sendonce.runtime.handles import is_none_left
 from sendonce.runtime.sockets import Watch, tls_context
 
 
@@ -488,6 +489,8 @@ class _Opening:
         if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(failure)):
             return AccountError(Reason.CONFIGURATION, "tls_certificate")
         match failure:
+            case OSError() if is_none_left(failure):
+                return NotStarted("no_handles")
             case aiosmtplib.SMTPResponseException(code=code, message=text):
                 if not 200 <= code <= 599:
                     return Failed(Reason.CONNECTION, f"{self._step}_bad_reply")

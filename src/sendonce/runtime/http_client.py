@@ -37,6 +37,7 @@ import httptools
 from sendonce.core.errors import ConfigError
 from sendonce.core.value import value
 from sendonce.runtime import sockets
+from sendonce.runtime.handles import is_none_left
 from sendonce.runtime.sockets import Watch, tls_context
 
 
@@ -599,6 +600,8 @@ def _idle_s(response: Response, idle_s: float) -> float:
 
 def _why_not_connected(failure: BaseException) -> str:
     match failure:
+        case OSError() if is_none_left(failure):
+            return "handles"
         case ssl.SSLCertVerificationError():
             return "certificate"
         case ssl.SSLError():

@@ -27,6 +27,7 @@ import apsw
 from sendonce.core.errors import ConfigError, StoreError, StoreMismatch, StoreUnavailable
 from sendonce.ports.clock import Clock
 from sendonce.ports.store import Tx
+from sendonce.runtime.handles import none_left
 from sendonce.store import deliveries, events, reminders
 from sendonce.store.listeners import Listener, Listeners
 from sendonce.store.migrate import migrate, version_of
@@ -409,6 +410,12 @@ def _ours(error: apsw.Error, path: str) -> StoreError:
             )
         case apsw.CantOpenError():
             folder = Path(path).absolute().parent
+            if none_left():
+                return StoreUnavailable(
+                    f"{path} cannot be opened: this process may open no more files; raise its limit "
+                    "(ulimit -n, LimitNOFILE=)",
+                    code="store_unreachable",
+                )
             why = "its folder does not exist" if not folder.is_dir() else "check the path and its permissions"
             return StoreUnavailable(f"{path} cannot be opened: {why}", code="store_unreachable")
         case apsw.ReadOnlyError() | apsw.PermissionsError():
