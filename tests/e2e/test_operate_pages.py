@@ -97,7 +97,7 @@ def lived_in(tmp_path_factory: pytest.TempPathFactory, sandbox: SandboxClient) -
             sms={"recipients": [{"pattern": "99$", "refusal": "blocked"}], "lost_after": {"next": 1}}
         )
         folder.run("import", "reminders.csv")
-        folder.run("drain", "--max-time", "20s")
+        folder.run("drain", "--max-time", "60s")
         sandbox.reset(rules=True)
     return path
 
