@@ -48,7 +48,7 @@ def test_the_feed_is_handed_on_once_and_followed(folder: Folder) -> None:
     assert found["kafka"]["text"] == f"topic {TOPIC}, 4 partitions"
 
 
-def test_a_cluster_that_is_away_is_named_and_the_place_stays(folder: Folder) -> None:
+def test_a_cluster_that_is_away_and_a_place_that_holds_no_longer_are_named(folder: Folder) -> None:
     folder.add_template()
     cancelled(folder, "k-1")
     configure(folder, "127.0.0.1:1")
@@ -58,3 +58,10 @@ def test_a_cluster_that_is_away_is_named_and_the_place_stays(folder: Folder) -> 
     configure(folder, cluster.servers)
     assert folder.json("kafka", "--once") == {"handed_on": 1, "gone": False}
     assert folder.json("kafka", "--once", "--since", "2020-01-01T00:00Z")["handed_on"] == 1
+    # The place is of before a release: it ends and says how to begin again.
+    folder.run("db", "hold", "--reason", "a copy")
+    folder.run("db", "released", "--reason", "a copy", "--nothing-lost")
+    ended_at = folder.run("kafka", "--once", code=5)
+    assert "sendonce kafka --since TIME" in ended_at.err
+    assert folder.json("kafka", "--once", "--since", "2020-01-01T00:00Z")["handed_on"] == 1
+    assert folder.json("kafka", "--once")["handed_on"] == 0

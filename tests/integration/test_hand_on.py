@@ -129,6 +129,23 @@ def test_a_page_that_is_not_confirmed_is_given_again_whole(takes: int) -> None:
     assert log.told == [*expected[:takes], *expected]
 
 
+def test_that_it_is_away_is_told_once_and_that_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(module, "tell", lambda event, **fields: events.append(event.name))
+    world, log = World("K"), Log()
+    world.accepted("r-1")
+    hand = passing(world, log)
+    log.fails = 3
+    for _ in range(3):
+        with pytest.raises(SinkUnavailable):
+            hand.step()
+    assert events == ["sink_away"]
+    hand.step()
+    world.accepted("r-2")
+    hand.step()
+    assert events == ["sink_away", "sink_back"]
+
+
 @pytest.mark.parametrize(("dies_in", "copies"), [((Log, "publish"), 1), ((HandOn, "_move"), 2)])
 def test_a_process_that_died_on_the_way_costs_a_repetition_and_no_gap(
     dies_in: tuple[type, str], copies: int, monkeypatch: pytest.MonkeyPatch
