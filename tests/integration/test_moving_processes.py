@@ -22,18 +22,18 @@ from sendonce.testing.sandbox import ChannelRules, SandboxSettings, Trigger, san
 from tests.integration.processes import process
 from tests.integration.service import configure, schedule, states, wait_for
 
-DELIVERIES = 40
+DELIVERIES = 50
 
 
 def test_what_was_left_is_sent_once_from_the_new_place_and_never_from_the_old(
     tmp_path: Path, postgres_url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    rules = ChannelRules(latency_s=(0.1, 0.2), lost_after=Trigger(every=17))
+    rules = ChannelRules(latency_s=(0.6, 0.8), lost_after=Trigger(every=17))
     old_url = f"sqlite:///{tmp_path}/sendonce.db"
     with ExitStack() as opened:
         sandbox = opened.enter_context(sandbox_in_process(SandboxSettings(sms=rules)))
         old, new = (
-            configure(tmp_path / f"{name}.toml", url, sandbox.http_port, rate=40, lanes=10)
+            configure(tmp_path / f"{name}.toml", url, sandbox.http_port, rate=12, lanes=10)
             for name, url in (("old", old_url), ("new", postgres_url))
         )
 
