@@ -14,8 +14,17 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Response, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Response,
+    StorageState,
+    sync_playwright,
+)
 
+from sendonce.console.page import ROOT
 from tests.console_world import PASSWORD, ConsoleWorld, console
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -66,6 +75,7 @@ class Watched:
 
 
 Opens = Callable[..., Watched]
+Sessions = Callable[[str], StorageState]
 
 
 @pytest.fixture(scope="session")
@@ -86,19 +96,39 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def sessions(browser: Browser, world: ConsoleWorld) -> Sessions:
+    """The cookies of whoever has signed in as a role, once for all windows: a password takes its time."""
+    known: dict[str, StorageState] = {}
+
+    def of(role: str) -> StorageState:
+        if role not in known:
+            context = browser.new_context()
+            sign_in(context.new_page(), world, role)
+            known[role] = context.storage_state()
+            context.close()
+        return known[role]
+
+    return of
+
+
 @pytest.fixture
-def opens(browser: Browser, world: ConsoleWorld) -> Iterator[Opens]:
-    """Opens a browser window for a role, signed in; "" for nobody. `more` as for Playwright's contexts."""
+def opens(browser: Browser, world: ConsoleWorld, sessions: Sessions) -> Iterator[Opens]:
+    """Opens a browser window for a role, signed in, at `start`; "" for nobody, nowhere. With `alone` the
+    session is no other window's. `more` as for Playwright's contexts. Each window has a cache of its own."""
     contexts: list[BrowserContext] = []
     opened: list[Watched] = []
 
-    def make(role: str = "", **more: object) -> Watched:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **more})  # type: ignore[arg-type]
+    def make(role: str = "", *, start: str = ROOT, alone: bool = False, **more: object) -> Watched:
+        kept = {"storage_state": sessions(role)} if role and not alone else {}
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **kept, **more})  # type: ignore[arg-type]
         contexts.append(context)
         watched = Watched(context.new_page(), urlsplit(world.url).netloc)
         opened.append(watched)
-        if role:
+        if alone:
             sign_in(watched.page, world, role)
+        elif role:
+            watched.page.goto(world.url + start)
         return watched
 
     yield make

@@ -35,6 +35,7 @@ from sendonce.moves import ELSEWHERE
 from sendonce.pipeline import failover, reconciler
 from sendonce.pipeline.attempt import Claim
 from sendonce.pipeline.failover import Rerouted, relieve, reroute
+from sendonce.pipeline.overview import overview
 from sendonce.pipeline.restore import released
 from sendonce.pipeline.verify import verify
 from sendonce.ports.store import Tx
@@ -376,3 +377,15 @@ def test_without_the_guard_an_uncertain_one_would_be_sent_twice(monkeypatch: pyt
     )
     with pytest.raises(AssertionError, match="nobody can have got"):
         by_hand(world)
+
+
+def test_the_overview_says_what_an_account_keeps_of_its_share() -> None:
+    def kept(world: World) -> dict[str, float | None]:
+        seen = world.read(lambda tx: overview(tx, world.policy))
+        return {each.name: each.keeps for each in seen.accounts}
+
+    world, _ = world_of(2)
+    assert kept(world) == {"a": 1.0, "b": 1.0}
+    hold_a(world)
+    assert kept(world) == {"a": pacing.PROBE_PART, "b": 1.0}
+    assert set(kept(World("K", "N")).values()) == {None}

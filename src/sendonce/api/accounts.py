@@ -70,6 +70,9 @@ class AccountSaid(Said):
     rejected: int
     oldest_s: float = Field(description="How long the first ready one waits.")
     accepted_lately: int = Field(description="Within the last minute.")
+    keeps: float | None = Field(
+        description="What it keeps of its weight among those it shares with; null: it shares nothing."
+    )
     gate: GateSaid
     why: str
 
@@ -104,7 +107,7 @@ class MoveAsked(Asked):
     """Who is to carry what waits; of one group or category only, where that is named."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"to": "backup", "reason": "an outage", "preview": True}]}
+        json_schema_extra={"examples": [{"to": "spare", "reason": "an outage", "preview": True}]}
     )
 
     to: str = Field(description="An account that shares with it.")
@@ -353,6 +356,7 @@ _AS_SEEN: Final = (
     "reconciling",
     "dead",
     "rejected",
+    "keeps",
     "why",
 )
 

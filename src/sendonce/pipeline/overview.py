@@ -106,6 +106,7 @@ class AccountView:
 
     ready     may be claimed now; `waiting`: for a retry, quiet hours or a pause, next at `wakes_in_s`
     oldest_s  how long the first ready one waits
+    keeps     the part of its weight that it keeps among those it shares with; None: it shares nothing
     """
 
     name: str
@@ -123,6 +124,7 @@ class AccountView:
     gate: GateView
     flow: Flow
     why: str
+    keeps: float | None = None
 
     @property
     def stranded(self) -> bool:
@@ -335,7 +337,14 @@ class _Seen:
             gate=gate,
             flow=flow,
             why=why_nothing_leaves(situation),
+            keeps=self._keeps(name),
         )
+
+    def _keeps(self, name: str) -> float | None:
+        if not any(len(route.accounts) > 1 and name in route.accounts for route in self._policy.routes):
+            return None
+        gate = self._gates.get(name)
+        return pacing.PROBE_PART if gate is None else pacing.wellness(gate, self._tx.steady)
 
     def _gate(self, name: str, sending: int) -> GateView:
         gate, now = self._gates.get(name), self._tx.steady
