@@ -20,11 +20,12 @@ from sendonce.console.page import ROOT, link
 from sendonce.console.roles import Role
 from sendonce.console.routes import ROUTES
 from sendonce.core.access import Scope
-from sendonce.core.errors import Refused
+from sendonce.core.errors import Refused, StoreError
 from sendonce.core.lifecycle import State
 from sendonce.core.provider_event import EventKind, ProviderEvent
 from sendonce.pipeline import api_keys
 from sendonce.pipeline.events import EventApplier, take_in
+from sendonce.store.runs import SqlRuns
 from tests.console_world import PASSWORD, SCRIPT, Browser, ConsoleWorld, console, users_file
 from tests.integration.service import wait_for
 
@@ -386,9 +387,29 @@ def test_a_wrong_address_is_corrected_for_what_is_to_come(world: ConsoleWorld) -
         link("story", of=key), link("correct"), **fields, address="new@example.com", reason="called"
     )
     assert "The address is corrected" in browser.follow(done).text
+    (audit,) = [row for row in world.audit() if row["action"] == "correct_address"]
+    assert (audit["target"], audit["reason"]) == (f"default/{key}", "called")
     assert "n***@example.com" in browser.get(link("story", of=key)).text
     wrong = browser.send(link("story", of=key), link("correct"), **fields, address="no address", reason="x")
     assert wrong.status == 422
+
+
+def test_an_address_whose_audit_entry_fails_is_not_corrected(
+    world: ConsoleWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: object) -> None:
+        raise StoreError("no room for an entry")
+
+    browser = world.signed_in("support")
+    key = world.keys["scheduled-1"]
+    fields = {"key": key, "reminder": "loan-77/2027-01", "customer": "customer-73", "channel": "email"}
+    page = link("story", of=key)
+    token = browser.get(page).token(link("correct"))
+    before = world.row(key)
+    monkeypatch.setattr(SqlRuns, "audit", fails)
+    sent = {**fields, "token": token, "address": "lost@example.com", "reason": "called"}
+    assert browser.post(link("correct"), sent).status == 503
+    assert world.row(key) == before
 
 
 def test_everything_of_a_customer_is_stopped(world: ConsoleWorld) -> None:
