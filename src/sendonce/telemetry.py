@@ -153,7 +153,8 @@ STORE_RELEASED: Final = Event(
 )
 OUTCOME_STRAY: Final = Event(
     "outcome_stray",
-    "A call ended whose delivery the store does not know, or knows as another: it was lost with the record.",
+    "A call ended whose delivery the store does not have, or has as another: it was lost with the record, or "
+    "removed by policy while the process slept.",
     ERROR,
     ("delivery", "account", "outcome"),
 )

@@ -158,6 +158,7 @@ def test_who_is_in_doubt() -> None:
 
     doubtful = [
         like(State.QUEUED),
+        like(State.QUEUED, due_at=until + 1),  # published by a calendar that was set back since
         like(State.SCHEDULED),
         like(State.SCHEDULED, due_at=until),
         like(State.QUEUED, next_at=until + HOUR, reason="failed:connection"),
@@ -167,7 +168,7 @@ def test_who_is_in_doubt() -> None:
         like(State.RECONCILING),
     ]
     certain = [
-        like(State.QUEUED, due_at=until + 1),
+        like(State.SCHEDULED, due_at=until + 1),
         like(State.SCHEDULED, next_at=until + 1, reason="quiet_hours"),
         like(State.SCHEDULED, next_at=until + 1, reason=CATCH_UP),
         like(State.UNCERTAIN),
@@ -179,8 +180,22 @@ def test_who_is_in_doubt() -> None:
     assert [in_doubt(each, standing, 0) for each in doubtful] == [True] * len(doubtful)
     assert [in_doubt(each, standing, 0) for each in certain] == [False] * len(certain)
     unknown = replace(standing, lost_until=0)
-    assert in_doubt(like(State.QUEUED, due_at=at + HOUR), unknown, at + HOUR)
-    assert not in_doubt(like(State.QUEUED, due_at=at + HOUR), unknown, at)
+    assert in_doubt(like(State.SCHEDULED, due_at=at + HOUR), unknown, at + HOUR)
+    assert not in_doubt(like(State.SCHEDULED, due_at=at + HOUR), unknown, at)
+    # Where a person knows that the span ended before: what fell due after it was not published in it.
+    earlier = replace(standing, lost_until=at - HOUR)
+    assert not in_doubt(like(State.QUEUED, due_at=at), earlier, at)
+
+
+def test_what_was_queued_by_a_calendar_that_was_set_back_is_doubted() -> None:
+    """The simulator found it: published, the calendar set back, sent in the lost span, and sent again after
+    the release, since it was not due by then."""
+    world = World("N")
+    key = queued(world, "r")
+    world.clock.step(-HOUR / SECOND)
+    take_over(world)
+    assert let_go(world).counts == {("QUEUED", "N", "uncertain"): 1}
+    assert world.state(key) is State.UNCERTAIN
 
 
 def test_the_span_ends_by_the_calendar_of_before_where_that_was_ahead() -> None:

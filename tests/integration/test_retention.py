@@ -14,11 +14,11 @@ import pytest
 from sendonce.core.delivery import Channel
 from sendonce.core.errors import NotFound, Refused, StoreUnavailable
 from sendonce.core.lifecycle import Event, State
-from sendonce.core.outcome import Accepted, Unknown
+from sendonce.core.outcome import Accepted, Found, Unknown
 from sendonce.core.reminder import Asked
 from sendonce.core.retention import Keep
 from sendonce.moves import move_on
-from sendonce.pipeline import erasure, restore, story
+from sendonce.pipeline import erasure, reconciler, restore, story
 from sendonce.pipeline.intake import Mode, Result, Verdict, admit, again
 from sendonce.pipeline.report import report
 from sendonce.pipeline.retention import LOOK_S, ROUND_US, Retention
@@ -464,6 +464,37 @@ def test_a_call_that_is_open_keeps_its_delivery_though_it_is_proven() -> None:
     _days(world, 1)
     _round(world)
     assert not _exists(world, key)
+
+
+def test_what_comes_back_for_one_that_was_removed_meanwhile_is_told_and_stops_nobody() -> None:
+    """A process slept for longer than ended deliveries are kept; the simulator found that its outcomes, and
+    those beside them, could never be settled."""
+    world = World("L")
+    gone = world.schedule("gone")
+    world.pass_()
+    (slept,) = world.claim()
+    world.advance(60.0)
+    world.reap()
+    world.advance(60.0)
+    (doubt,) = world.write(
+        lambda tx: reconciler.doubts(
+            tx, world.policy, accounts=dict.fromkeys(world.accounts), secret=world.store.secret
+        )
+    )
+    world.write(lambda tx: _prove(world, tx, gone))
+    _newest(world)
+    world.clock.advance(91 * DAY_S)
+    world.reap()  # its lease is over, and its lane is free
+    _round(world)
+    assert not _exists(world, gone)
+    world.schedule("beside", customer="c-2")
+    world.pass_()
+    world.beat()
+    (beside,) = world.claim()
+    assert world.settle([(slept, Accepted("late-1")), (beside, Accepted("r-2"))]) == [State.ACCEPTED]
+    found = world.write(lambda tx: reconciler.resolve(tx, [(doubt, Found("late-1"))], world.policy))
+    assert found == []
+    assert verify(world.store).ok
 
 
 def _prove(world: World, tx: Tx, key: str) -> None:

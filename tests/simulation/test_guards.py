@@ -138,7 +138,7 @@ OUTAGES = Profile(
     share=1.0,
     deliveries=40,
     active_s=15.0,
-    shared=True,
+    shared=1.0,
 )
 
 

@@ -58,9 +58,9 @@ def test_the_same_seed_is_the_same_run_to_the_byte(tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_does_not_happen_and_the_rest_stays() -> None:
-    whole = run_seed(7, small("storm"))
+    whole = run_seed(2, small("storm"))
     crash = next(struck for struck in whole.struck if struck.fault is Fault.CRASH)
-    without = run_seed(7, small("storm"), without={crash.id, "delivery 3"})
+    without = run_seed(2, small("storm"), without={crash.id, "delivery 3"})
     assert crash.id not in {struck.id for struck in without.struck}
     assert without.counts.deliveries == whole.counts.deliveries - 1
     before = [struck.id for struck in whole.struck if struck.at_s < 1.0 and "r3:" not in struck.what]

@@ -100,9 +100,14 @@ def _cannot_be_asked(tx: Tx, row: Delivery, policy: Policy) -> Move:
 
 
 def resolve(tx: Tx, findings: list[tuple[Doubt, Finding]], policy: Policy) -> list[State]:
-    """One unit: apply what the providers said; the state after each."""
+    """One unit: apply what the providers said; the state after each, but for those that were settled and
+    removed while the provider was being asked."""
     rows = {row.id: row for row in tx.deliveries.by_ids([doubt.delivery_id for doubt, _ in findings])}
-    return [_resolve(tx, rows[doubt.delivery_id], doubt, finding, policy) for doubt, finding in findings]
+    return [
+        _resolve(tx, rows[doubt.delivery_id], doubt, finding, policy)
+        for doubt, finding in findings
+        if doubt.delivery_id in rows
+    ]
 
 
 def _resolve(tx: Tx, row: Delivery, doubt: Doubt, finding: Finding, policy: Policy) -> State:

@@ -179,7 +179,8 @@ def _pages(store: Store, done: Reconciled, size: int) -> Iterator[Sequence[int]]
     """The ids of what may be in doubt, those that wait and then those that are being called. What is taken in
     meanwhile has a higher id, and is seen as well."""
     tried = done.standing.steady_until(done.until)
-    for view, more in (("view_doubtful", {"until": done.until}), ("view_doubtful_calls", {})):
+    waiting = {"until": done.until, "held_at": done.standing.at}
+    for view, more in (("view_doubtful", waiting), ("view_doubtful_calls", {})):
         after = 0
         while ids := store.read(partial(_ids, view, {**more, "after": after, "tried": tried, "limit": size})):
             yield ids

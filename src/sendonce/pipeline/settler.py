@@ -63,10 +63,9 @@ def settle(
         states = _settle_current(tx, untouched, policy, process, chance)
         left = [attempt for attempt, state in zip(group, states, strict=True) if state is None]
         late = iter(_settle_moved(tx, left, policy, process, chance) if left else ())
-        settled += (
-            next(late) if state is None else Settled(attempt, state, True)
-            for attempt, state in zip(group, states, strict=True)
-        )
+        for attempt, state in zip(group, states, strict=True):
+            done = next(late) if state is None else Settled(attempt, state, True)
+            settled += [] if done is None else [done]
         for attempt in group:
             if _suppresses(attempt.outcome):
                 _take_back(tx, attempt.claim, policy)
@@ -96,11 +95,15 @@ def _settle_of_before(tx: Tx, attempts: Sequence[Attempted], policy: Policy, pro
         if found:
             settled.append(_settle_late(tx, found[0], attempt, policy, process))
         else:
-            outcome = type(attempt.outcome).__name__.lower()
-            tell(telemetry.OUTCOME_STRAY, delivery=claim.key, account=claim.account, outcome=outcome)
+            _tell_stray(attempt)
         if _suppresses(attempt.outcome):
             _take_back(tx, claim, policy)
     return settled
+
+
+def _tell_stray(attempt: Attempted) -> None:
+    claim, outcome = attempt.claim, type(attempt.outcome).__name__.lower()
+    tell(telemetry.OUTCOME_STRAY, delivery=claim.key, account=claim.account, outcome=outcome)
 
 
 def _side_by_side(attempts: Sequence[Attempted]) -> Iterator[list[Attempted]]:
@@ -213,16 +216,24 @@ def _settle_current(
 
 def _settle_moved(
     tx: Tx, attempts: Sequence[Attempted], policy: Policy, process: str, chance: Callable[[], float]
-) -> list[Settled]:
+) -> list[Settled | None]:
     """Settle outcomes of rows that somebody else has changed since the claim: noted a cancel, reaped,
-    claimed again."""
+    claimed again. None where retention has removed it meanwhile: a process may sleep for longer than ended
+    deliveries are kept."""
     rows = {row.id: row for row in tx.deliveries.by_ids([a.claim.delivery_id for a in attempts])}
-    current = [(a, rows[a.claim.delivery_id]) for a in attempts if _is_current(rows[a.claim.delivery_id], a)]
+    current = [
+        (a, rows[a.claim.delivery_id])
+        for a in attempts
+        if a.claim.delivery_id in rows and _is_current(rows[a.claim.delivery_id], a)
+    ]
     states = iter(_settle_current(tx, current, policy, process, chance))
-    settled: list[Settled] = []
+    settled: list[Settled | None] = []
     for attempt in attempts:
-        row = rows[attempt.claim.delivery_id]
-        if _is_current(row, attempt):
+        row = rows.get(attempt.claim.delivery_id)
+        if row is None:
+            _tell_stray(attempt)
+            settled.append(None)
+        elif _is_current(row, attempt):
             state = next(states)
             assert state is not None, "rows locked in this unit cannot have moved"
             settled.append(Settled(attempt, state, True))

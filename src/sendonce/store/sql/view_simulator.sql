@@ -42,3 +42,21 @@ FROM provider_event e LEFT JOIN delivery d ON d.id = e.delivery_id ORDER BY e.ac
 
 -- name: view_simulator_facets
 SELECT delivery_id, kind, rank, at, code FROM facet ORDER BY delivery_id, kind;
+
+-- Each delivery that is there, what its text has left, and whether its address may never be written to again.
+-- name: view_simulator_kept
+SELECT d.key, r.recipients, (SELECT count(*) FROM content c WHERE c.delivery_id = d.id) AS texts,
+       CASE WHEN EXISTS (
+           SELECT 1 FROM preference p
+           WHERE p.tenant = d.tenant AND p.channel = d.channel AND p.address_tag = d.address_tag
+             AND p.kind = 'suppressed') THEN 1 ELSE 0 END AS suppressed
+FROM delivery d JOIN reminder r ON r.id = d.reminder_id ORDER BY d.id;
+
+-- name: view_simulator_removed
+SELECT count(*) AS removed FROM removed;
+
+-- name: view_simulator_seals
+SELECT number, header, hash, leaves FROM seal ORDER BY number;
+
+-- name: view_simulator_tombstones
+SELECT number, at, body, hash FROM tombstone ORDER BY number;

@@ -51,6 +51,8 @@ class Shadow:
     claims   the send keys of its claims; `starts` how many first bytes left; `tried_s` when it was claimed
              first, or first since it was known that nothing had been sent
     stopped  a cancel or an opt-out was answered, or it expired: no claim from here on
+    elsewhere  the store may have lost that it went to another account: it counts as in class N
+    erased   its customer was told that all is gone: no claim from here on, whatever anybody does
     beyond   what was done with it is lost in a way that nobody can know of: its effects are not judged
     """
 
@@ -69,6 +71,8 @@ class Shadow:
     was_uncertain: bool = False
     beyond: bool = False
     doubted: bool = False
+    elsewhere: bool = False
+    erased: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +132,17 @@ def _counted_from(before: Standing, standing: Standing) -> Standing:
 
 
 class Checker:
-    """`classes`: account -> provider class. `now_s`: virtual time."""
+    """`classes`: account -> provider class. `now_s`: virtual time. `shares`: accounts take over from each
+    other."""
 
-    def __init__(self, store: SqliteStore, classes: Mapping[str, str], now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: SqliteStore,
+        classes: Mapping[str, str],
+        now_s: Callable[[], float],
+        *,
+        shares: bool = False,
+    ) -> None:
         self.coverage = Coverage()
         self.broken: list[Broken] = []
         self.news_is_bad = asyncio.Event()
@@ -139,6 +151,7 @@ class Checker:
         self._lost: dict[str, Shadow] = {}
         self._store = store
         self._classes = classes
+        self._shares = shares
         self._now_s = now_s
         self._last = 0
         self._over_limit = 0
@@ -189,6 +202,7 @@ class Checker:
             if (event, after) != (Event.SCHEDULED, FIRST):
                 self.broke(f"{key} begins with {event}", kind="table", key=key)
         else:
+            shadow.elsewhere |= self._shares and event is Event.DOUBTED
             self._step(shadow, event, after)
         if event is Event.CLAIMED:
             self._claimed(shadow, body, row)
@@ -224,7 +238,11 @@ class Checker:
                 self.broke(f"{shadow.key}: {event} moved {before} to {after}", kind="table", key=shadow.key)
             return
         moved = _counted_from(before, after)
-        rule = legal(_counted_from(before, before), event, class_).get(moved)
+        counted = _counted_from(before, before)
+        rule = legal(counted, event, class_).get(moved)
+        if rule is None and shadow.elsewhere and class_ != UNROUTED:
+            class_ = "N"
+            rule = legal(counted, event, class_).get(moved)
         if rule is None:
             self.broke(
                 f"{shadow.key}: no {event} leads from {before} to {after} in class {class_}",
@@ -248,6 +266,10 @@ class Checker:
                 kind="claimed after cancel",
                 key=shadow.key,
             )
+        if shadow.erased:
+            self.broke(
+                f"{shadow.key} was claimed after it was erased", kind="claimed after erase", key=shadow.key
+            )
         if self._says_no(shadow):
             self.broke(f"{shadow.key} was claimed after a no", kind="claimed after opt-out", key=shadow.key)
         if int(row["at"]) >= int(row["expires_at"]):
@@ -269,6 +291,11 @@ class Checker:
                 kind="ledger",
                 key=shadow.key,
             )
+
+    def erased(self, key: str) -> None:
+        """Its customer was answered."""
+        if key in self.shadows:  # else the store has lost it meanwhile, and all that was said of it
+            self.shadows[key].erased = True
 
     # When commits are lost
 
@@ -300,7 +327,7 @@ class Checker:
         where it may have been sent before, and where somebody was told that it is being taken back."""
         standing = self._known(key).standing
         taken_back = standing.ending is not Ending.NONE
-        return 1.0 + 2.0 * standing.maybe + 4.0 * standing.permit + 5.0 * taken_back
+        return 1.0 + 2.0 * standing.maybe + 5.0 * standing.permit + 5.0 * taken_back
 
     def departed(self, key: str, send_key: str) -> None:
         """A first byte leaves."""
@@ -371,6 +398,8 @@ class Checker:
             "processes",
             "events",
             "facets",
+            "seals",
+            "tombstones",
         ):
             for row in self._store.read(lambda tx, view=view: tx.rows(f"view_simulator_{view}")):  # type: ignore[misc]
                 digest.update(json.dumps(dict(row), sort_keys=True).encode())

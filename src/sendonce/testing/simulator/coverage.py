@@ -1,8 +1,8 @@
 """What a run has hit, out of all that there is: generated from the table, so that no new rule goes unseen.
 
-Three kinds of items: each rule of the life cycle from each state and for each provider class in which it
-can fire; each fault; each check that stands outside the table. A green run that never went somewhere
-says nothing about it.
+Four kinds of items: each rule of the life cycle from each state and for each provider class in which it
+can fire; each fault; each check that stands outside the table; what is done to the record itself. A green
+run that never went somewhere says nothing about it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ CLASSES: Final = ("K", "K+L", "L", "N")
 CHECKS: Final = ("stopping", "gate_closed", "slot_missed", "key_dying", "lease_lost")
 """What the sender asks right before the first byte. Its deadline is not among them: a slot is always
 missed long before."""
+KEPT: Final = ("sealed", "removed", "erased")
+"""What was done to the record itself, and found to be so at the end."""
 NOTES: Final = (Event.DUPLICATE_OBSERVED, Event.LATE_OUTCOME)
 
 
@@ -52,6 +54,9 @@ class Coverage:
 
     def check(self, why: str) -> None:
         self.hit[f"check: {why}"] += 1
+
+    def kept(self, what: str) -> None:
+        self.hit[f"kept: {what}"] += 1
 
     def note(self, event: Event) -> None:
         self.hit[f"note: {event.value}"] += 1
@@ -73,6 +78,7 @@ def items(faults: Iterable[Fault] = tuple(Fault)) -> Iterator[str]:
     yield from sorted(name_of(*place) for place in _reachable())
     yield from (f"fault: {fault.value}" for fault in faults)
     yield from (f"check: {why}" for why in CHECKS)
+    yield from (f"kept: {what}" for what in KEPT)
     yield from (f"note: {event.value}" for event in NOTES)
 
 
@@ -143,6 +149,4 @@ def _never(rule: Rule, standing: Standing, class_: str) -> bool:
         return True
     if rule.event in (Event.REDRIVEN, Event.PERMITTED) and class_ == UNROUTED:
         return True  # it has no text that could go out: it is made anew, or not at all
-    if rule.event is Event.REROUTED:
-        return True  # only where accounts share, which is a world of its own
     return Guard.SETTLED in rule.guards and "L" not in class_

@@ -101,6 +101,9 @@ class Fault(StrEnum):
     PAUSE_GROUP = "group paused"
     PAUSE_ACCOUNT = "account paused"
     BAD_TEMPLATE = "bad template version"
+    ERASE = "erased"
+    # What is kept
+    REMOVAL = "removed by policy"
 
 
 _PROCESSES: Final = {Fault.CRASH: 0.012, Fault.PAUSE: 0.008, Fault.PAUSE_BEFORE_BYTE: 0.01, Fault.STOP: 0.25}
@@ -176,8 +179,91 @@ _PEOPLE: Final = {
     Fault.PAUSE_GROUP: 0.2,
     Fault.PAUSE_ACCOUNT: 0.1,
     Fault.BAD_TEMPLATE: 0.1,
+    Fault.ERASE: 0.004,
 }
-_ALL: Final = {**_PROCESSES, **_STORE, **_NETWORK, **_PROVIDER, **_EVENTS, **_TIME, **_HINTS, **_PEOPLE}
+_KEPT: Final = {Fault.REMOVAL: 0.3}
+_ALL: Final = {
+    **_PROCESSES,
+    **_STORE,
+    **_NETWORK,
+    **_PROVIDER,
+    **_EVENTS,
+    **_TIME,
+    **_HINTS,
+    **_PEOPLE,
+    **_KEPT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """What the bad days of a seed are mostly about. Its faults strike so many times as often, and its seed
+    takes all of them: some moves need three rare things in a row, which chance alone brings together once in
+    a thousand worlds. `longer_s`: for so long the bad days go on after all has fallen due."""
+
+    name: str
+    factors: Mapping[Fault, float] = field(default_factory=dict)
+    longer_s: float = 0.0
+
+
+_AS_IT_COMES: Final = Theme("as it comes")
+_PERMITS: Final = Theme(
+    "tried again under a permit, and that goes wrong too",
+    {
+        Fault.LOST_RESPONSE: 8.0, Fault.LOST_REQUEST: 5.0, Fault.DAMAGED_TEXT: 5.0, Fault.LOOKUP_DOWN: 1.8,
+        Fault.SAY_RESEND: 2.2, Fault.SAY_SENT: 0.1, Fault.SAY_SENT_PROVEN: 0.1, Fault.SAY_NOT_SENT: 0.1,
+        Fault.UNAVAILABLE: 1.0, Fault.ACCOUNT_ERROR: 1.0, Fault.REJECTED: 2.0, Fault.RECIPIENT: 1.0,
+        Fault.CANCEL: 0.5, Fault.OPT_OUT: 0.5, Fault.CLOCK_BACK: 1.0, Fault.OUTAGE: 0.3, Fault.UPDATE: 0.3,
+        Fault.PAUSE_SCHEDULER: 0.3, Fault.PAUSE_CHANNEL: 0.3, Fault.PAUSE_GROUP: 0.3,
+        Fault.PAUSE_ACCOUNT: 0.3,
+    },
+    longer_s=40.0,
+)  # fmt: skip
+THEMES: Final = (
+    _AS_IT_COMES,
+    _AS_IT_COMES,
+    _PERMITS,
+    _PERMITS,
+    Theme(
+        "taken back in the midst of a call that the account refuses",
+        {
+            Fault.CANCEL: 2.5, Fault.OPT_OUT: 4.0, Fault.ACCOUNT_ERROR: 4.0, Fault.REJECTED: 2.0,
+            Fault.UNAVAILABLE: 2.0, Fault.LOST_RESPONSE: 4.0, Fault.RECIPIENT: 2.0, Fault.SLOW: 2.0,
+        },
+    ),
+    Theme(
+        "keys that die",
+        {
+            Fault.LOST_RESPONSE: 5.0, Fault.ERROR_BUT_TAKEN: 3.0, Fault.PAUSE_ACCOUNT: 1.0, Fault.SLOW: 2.0,
+            Fault.CANCEL: 0.5, Fault.BEATS_LOST: 4.0,
+        },
+    ),
+    Theme(
+        "dead letters, and what people do with them",
+        {
+            Fault.REJECTED: 4.0, Fault.UNAVAILABLE: 3.0, Fault.RECIPIENT: 3.0, Fault.REDRIVE: 1.5,
+            Fault.REDRIVE_FRESH: 2.0, Fault.CANCEL: 1.5, Fault.DAMAGED_TEXT: 4.0,
+        },
+    ),
+    Theme(
+        "words that turn out to be wrong",
+        {
+            Fault.LOST_RESPONSE: 4.0, Fault.LATE_ARRIVAL: 3.0, Fault.LOOKUP_DOWN: 1.8,
+            Fault.SAY_NOT_SENT: 2.5, Fault.SAY_SENT_PROVEN: 2.5, Fault.SAY_SENT: 0.3, Fault.SAY_RESEND: 0.3,
+            Fault.PAUSE: 2.0, Fault.DAMAGED_TEXT: 2.0,
+        },
+    ),
+    Theme(
+        "servers that take over without the last commits",
+        {
+            Fault.FAILOVER: 6.0, Fault.BAD_TEMPLATE: 3.0, Fault.SAY_NOT_SENT: 3.0, Fault.SAY_SENT_PROVEN: 1.5,
+            Fault.SAY_SENT: 0.5, Fault.CLOCK_FORWARD: 0.1,
+        },
+    ),
+)  # fmt: skip
+"""Each seed has one of these. "As it comes": chance alone."""
+CHANCE_MAX: Final = 0.9
+SHARED: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,27 +271,35 @@ class Profile:
     """How often each fault strikes, from 0 to 1 for each time that it could.
 
     share         the share of the faults that one seed takes
+    themes        of which each seed has one
     deliveries    so many in each seed; 0: as many as its world has the pace for
     active_s      for so long deliveries fall due and faults strike; then all must end by itself
     beyond        pauses before the first byte last longer than the promise covers
-    shared        two accounts share everything, and what waits leaves one that is held
+    shared        the share of seeds whose accounts share all, so that what waits leaves one that is held
     """
 
     name: str
     chances: Mapping[Fault, float] = field(default_factory=dict)
     share: float = 0.75
+    themes: tuple[Theme, ...] = (_AS_IT_COMES,)
     deliveries: int = 0
     active_s: float = 60.0
     beyond: bool = False
-    shared: bool = False
+    shared: float = 0.0
 
 
 PROFILES: Final[Mapping[str, Profile]] = {
     profile.name: profile
     for profile in (
         Profile("calm"),
-        Profile("standard", _ALL),
-        Profile("storm", {fault: min(0.6, 2.5 * chance) for fault, chance in _ALL.items()}, share=0.8),
+        Profile("standard", _ALL, themes=THEMES, shared=SHARED),
+        Profile(
+            "storm",
+            {fault: min(0.6, 2.5 * chance) for fault, chance in _ALL.items()},
+            share=0.8,
+            themes=THEMES,
+            shared=SHARED,
+        ),
         Profile("beyond", {**_ALL, Fault.PAUSE_BEFORE_BYTE: 0.05, Fault.LATE_ARRIVAL: 0.05}, beyond=True),
     )
 }
@@ -234,11 +328,14 @@ class Dice:
         self._without = without
         self._now_s = now_s
         self._places: dict[str, list[int]] = {}
+        self.theme = self.pick("theme", profile.themes)
+        factors = self.theme.factors
         self._chances = {
-            fault: chance
+            fault: min(CHANCE_MAX, chance * factors[fault]) if fault in factors else chance
             for fault, chance in profile.chances.items()
-            if self.chance(f"takes {fault}") < profile.share
+            if self.chance(f"takes {fault}") < profile.share or fault in factors
         }
+        self._scaled: dict[Fault, float] = {}
         self.struck: list[Struck] = []
         self.striking = True
 
@@ -246,6 +343,7 @@ class Dice:
         """Make these rarer, or more frequent, in this run."""
         for fault in self._chances.keys() & faults:
             self._chances[fault] *= factor
+            self._scaled[fault] = factor
 
     def chance(self, place: str) -> float:
         """A number in [0, 1), the next one of this place.
@@ -277,11 +375,16 @@ class Dice:
         """Whether this run has such faults at all."""
         return fault in self._chances
 
-    def strikes(self, fault: Fault, place: str, what: str = "", *, weight: float = 1.0) -> bool:
-        """Whether it goes wrong here and now. `weight` scales the chance for places that are many or few."""
+    def strikes(
+        self, fault: Fault, place: str, what: str = "", *, weight: float = 1.0, unscaled: bool = False
+    ) -> bool:
+        """Whether it goes wrong here and now. `weight` scales the chance for places that are many or few;
+        `unscaled`: whatever `scale` made of it."""
         usual = self._chances.get(fault)
         if usual is None or not self.striking:
             return False
+        if unscaled:
+            usual /= self._scaled.get(fault, 1.0)
         own = f"{place} {fault.value}"
         if self.chance(own) >= usual * weight:
             return False

@@ -153,6 +153,8 @@ class Later:
     def check(self, store: SqliteStore, checker: Checker) -> None:
         """Each event stands by its own delivery, and all that was acknowledged is there."""
         kept: set[tuple[str, str]] = set()
+        there = {str(row["key"]) for row in store.read(lambda tx: tx.rows("view_simulator_kept"))}
+        gone = checker.shadows.keys() - there  # removed, with what was told of it
         clear = not (self.ground.dice.takes(Fault.CLOCK_FORWARD) or self.ground.dice.takes(Fault.CLOCK_BACK))
         for row in store.read(lambda tx: tx.rows("view_simulator_events")):
             name, key = (str(row["account"]), str(row["identity"])), str(row["key"])
@@ -163,8 +165,9 @@ class Later:
                     f"event {name} about {about or 'nobody'} stands by {key}", kind="event", key=key
                 )
             knew = clear and 0 < int(row["known_at"]) < int(row["received_at"])
-            if about and not key and (row["send_key"] or knew) and not self._lost:
+            known = about and about not in gone and (row["send_key"] or knew)
+            if known and not key and not self._lost:
                 checker.broke(f"event {name} is not matched to {about}", kind="event lost", key=about)
         for name, about in () if self._lost else self._known.items():
-            if name not in kept:
+            if name not in kept and about not in gone:
                 checker.broke(f"event {name} was acknowledged and is not there", kind="event lost", key=about)

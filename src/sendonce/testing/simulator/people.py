@@ -9,31 +9,32 @@ that has just become uncertain is decided, something that has just died is redri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 from sendonce.core.consent import ANY_CATEGORY, Kind
-from sendonce.core.delivery import Channel, parse_key
+from sendonce.core.delivery import Channel, Identity, parse_key
 from sendonce.core.errors import InvalidInput, NotFound, Refused
 from sendonce.core.lifecycle import DEAD_LETTERS, Event, State
 from sendonce.core.policy import Policy
 from sendonce.core.promise import ProviderClass
 from sendonce.core.reminder import DEFAULT_TENANT, Asked
-from sendonce.pipeline import cancel, consent, pause, redrive, resolve, restore
+from sendonce.pipeline import cancel, consent, erasure, pause, redrive, resolve, restore
 from sendonce.pipeline.intake import UNDONE, Mode, admit
 from sendonce.ports.store import Content, Store, StoredTemplate, Tx
 from sendonce.preparation import prepare
 from sendonce.template_book import TemplateBook
 from sendonce.testing.simulator.checks import Seen, Shadow
 from sendonce.testing.simulator.faults import Dice, Fault
+from sendonce.testing.simulator.keeper import Keeper
 
 SECOND: Final = 1_000_000
 TEMPLATE: Final = "t"
 STEPS_MAX: Final = 2
 """How often somebody sets the calendar because of what has just happened: all else waits for it as well."""
-WAITS_MAX: Final = 3
+WAITS_MAX: Final = 6
 WAIT_MAX_S: Final = 40.0
 EXPIRIES_S: Final = (12, 20, 40, 90, 240)
 ADDRESSES_MIN: Final = 60
@@ -64,12 +65,19 @@ _DOUBTS: Final = {
     Event.CLAIMED: 0.5,
     Event.KEY_DIED: 0.5,
     Event.PERMITTED: 1.0,
-    Event.NOT_SENT: 2.0,
-    Event.ASSUMED_SENT: 2.0,
+    Event.NOT_SENT: 4.0,
+    Event.ASSUMED_SENT: 4.0,
 }
 """After these, somebody may ask the provider by telephone, and bring a receipt: how likely."""
-LOST_TRACK: Final = 4.0
-"""The same for what the store knows to be in doubt and not where it went."""
+LOST_TRACK: Final = 2.0
+"""The same, at least, for what the store knows to be in doubt and not where it went."""
+UNDER_A_PERMIT: Final = 9.0
+"""How much likelier somebody takes one back in the midst of a call that a permit allowed, and how much before
+there is one."""
+UNDER_A_PERMIT_BEFORE: Final = 0.5
+PUT_BACK_FIRST: Final = 0.7
+"""How often somebody mends a text first, where nobody could be asked without it, and then decides."""
+RELEASED_AT_ONCE: Final = 0.4
 _STORED: Final = {State.QUEUED: 1.0, State.RECONCILING: 4.0}
 """While it stands so, its stored text is needed once more; nobody can be asked without it."""
 _WORDS: Final = {
@@ -80,21 +88,29 @@ _WORDS: Final = {
 }
 
 
+class Do(Protocol):
+    """Hands a deed to a desk after so many seconds; one that is urgent goes before what waits there."""
+
+    def __call__(self, seconds: float, deed: Deed, *, urgent: bool = False) -> None: ...
+
+
 @dataclass(slots=True)
 class People:
-    """Decides who does what, and when. `do` hands a deed to a desk after so many seconds; `receipt_of`
+    """Decides who does what, and when. `receipt_of`
     is what a person finds who asks the provider about a delivery key; `step_clock` sets the calendar."""
 
     dice: Dice
     policy: Policy
     now: Callable[[], int]
     now_s: Callable[[], float]
-    do: Callable[[float, Deed], None]
+    do: Do
     receipt_of: Callable[[str], str]
     step_clock: Callable[[float], None]
+    keeper: Keeper
     asked: dict[str, Asked] = field(default_factory=dict)
     _due_s: dict[str, float] = field(default_factory=dict)
     _sound: dict[tuple[int, int], Content] = field(default_factory=dict)
+    _damaged: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     _expiries: int = 0
     _steps: int = STEPS_MAX
     _waits: int = WAITS_MAX
@@ -152,14 +168,19 @@ class People:
         def deed(store: Store, book: TemplateBook) -> None:
             now = store.read(lambda tx: tx.now)
             prepared = []
+            keys = [_key_of(each) for each in asked]
             for each in asked:
                 try:
                     prepared += prepare(each, self.policy, book, secret=store.secret, now=now)
                 except InvalidInput:
                     continue  # a template that is broken for now: this caller gives up
+            for key in keys:
+                self.keeper.handed_in(key)
             store.write(
                 lambda tx: admit(tx, prepared, policy=self.policy, actor="api:simulated", mode=mode)
             ).result()
+            for key in keys:
+                self.keeper.handed_in(key)  # it may have been erased meanwhile
 
         return deed
 
@@ -171,19 +192,26 @@ class People:
         key, state = shadow.key, shadow.standing.state
         place = f"{key} {event}"
         weight = 3.0 if shadow.standing.maybe else _LATER_WEIGHT.get(event, 3.0)
+        taken_back = weight
+        if shadow.standing.permit:
+            taken_back = UNDER_A_PERMIT if event is Event.CLAIMED else UNDER_A_PERMIT_BEFORE
         when = IN_A_CALL if event is Event.CLAIMED else SOON
         if event is Event.SCHEDULED:
             self._caller_returns(key)
-        if self._strikes(Fault.CANCEL, place, key, weight):
+        if self._strikes(Fault.CANCEL, place, key, taken_back):
             self._soon(place, self._cancel(key, "paid"), when)
-        if self._strikes(Fault.OPT_OUT, place, key, weight):
+        if self._strikes(Fault.ERASE, place, key, taken_back):
+            self._soon(place, self._erase(key), when)
+        if self._strikes(Fault.OPT_OUT, place, key, taken_back):
             self._soon(place, self._record(key, Kind.OPT_OUT), when)
             if self.dice.strikes(Fault.OPT_IN, key):
                 self.do(self.dice.between(key, 1.0, 20.0), self._record(key, Kind.OPT_IN))
         lost_track = shadow.standing.maybe and not shadow.account
-        proof = LOST_TRACK if lost_track else _DOUBTS.get(event, 0.0)
+        proof = max(LOST_TRACK if lost_track else 0.0, _DOUBTS.get(event, 0.0))
         if proof and self._strikes(Fault.SAY_SENT_PROVEN, place, key, proof):
             self._soon(place, self._say(key, Fault.SAY_SENT_PROVEN))
+        if event is Event.UNRESOLVED and self.dice.chance(f"{place} mended") < PUT_BACK_FIRST:
+            self.do(0.0, self._put_back(key))
         if event is Event.UNRESOLVED and self._steps and self._strikes(Fault.CLOCK_BACK, place, key, 5.0):
             # Its expiry lies in the future once more.
             self._steps -= 1
@@ -198,7 +226,7 @@ class People:
         needed = _STORED.get(state, 0.0) * (2.0 if shadow.standing.maybe else 1.0)
         if needed and self._strikes(Fault.DAMAGED_TEXT, place, key, weight * needed):
             self._soon(place, self._damage(key))
-            self.do(self.dice.between(f"{place} put back", 1.0, 15.0), self.put_back)
+            self.do(self.dice.between(f"{place} put back", 1.0, 15.0), self._put_back(key))
         if state in DEAD_LETTERS:
             self._redrive(place, key)
         if state is State.UNCERTAIN:
@@ -210,11 +238,12 @@ class People:
         left_s = shadow.tried_s + promise.key_window_s - promise.key_margin_s - self.now_s()
         if promise.provider_class is not ProviderClass.KEY or not 0.1 < left_s < WAIT_MAX_S:
             return
-        if self._strikes(Fault.PAUSE_ACCOUNT, place, key, 2.0):
+        if self._strikes(Fault.PAUSE_ACCOUNT, place, key, 5.0):
             self._waits -= 1
             target = pause.Target(pause.Scope.ACCOUNT, shadow.account)
             self.do(0.0, self._pause(target))
-            self.do(left_s - self.dice.between(f"{place} resume", 0.01, 0.1), self._resume(target))
+            just_before_s = self.dice.between(f"{place} resume", 0.002, 0.02)
+            self.do(left_s - just_before_s, self._resume(target), urgent=True)
 
     def _strikes(self, fault: Fault, place: str, key: str, weight: float) -> bool:
         return self.dice.strikes(fault, place, key, weight=weight)
@@ -260,6 +289,20 @@ class People:
 
         return deed
 
+    def _erase(self, key: str) -> Deed:
+        def deed(store: Store, book: TemplateBook) -> None:
+            erasure.erase(
+                store,
+                parse_key(key).customer,
+                policy=self.policy,
+                tenant=DEFAULT_TENANT,
+                reason="wrote to us",
+                actor=ACTOR,
+            )
+            self.keeper.was_erased(key)
+
+        return _if_there(deed)
+
     def _damage(self, key: str) -> Deed:
         """What was frozen cannot be read any more; until somebody puts the right bytes back."""
 
@@ -268,12 +311,27 @@ class People:
             for row in [] if self._over else tx.deliveries.by_keys([(DEFAULT_TENANT, key)]):
                 for content in tx.contents.get([(row.id, row.standing.version)]).values():
                     self._sound.setdefault((content.delivery_id, content.version), content)
+                    self._damaged.setdefault(key, set()).add((content.delivery_id, content.version))
                     tx.contents.put([replace(content, payload="{")])
 
         return lambda store, book: store.write(unit).result()
 
-    def put_back(self, store: Store, book: TemplateBook) -> None:
-        store.write(lambda tx: tx.contents.put(list(self._sound.values()))).result()
+    def _put_back(self, key: str) -> Deed:
+        def deed(store: Store, book: TemplateBook) -> None:
+            damaged = self._damaged.get(key, set())
+            self._mend(store, {name: text for name, text in self._sound.items() if name in damaged})
+
+        return deed
+
+    def put_back_all(self, store: Store, book: TemplateBook) -> None:
+        self._mend(store, self._sound)
+
+    def _mend(self, store: Store, texts: Mapping[tuple[int, int], Content]) -> None:
+        def unit(tx: Tx) -> None:
+            # What was erased or removed meanwhile is nobody's to put back.
+            tx.contents.put([text for name, text in texts.items() if tx.contents.get([name])])
+
+        store.write(unit).result()
 
     # Operators
 
@@ -357,7 +415,11 @@ class People:
         if self.dice.strikes(Fault.BAD_TEMPLATE, "failover", weight=4.0):
             self.do(0.0, self.add_template("{{ nobody_gives_this }}"))
             self.do(self.dice.between("mend", 10.0, 30.0), self.add_template("{{ name }}"))
-        self.do(self.dice.between("release", 0.5, 25.0), self.release)
+        at_once = self.dice.chance("released at once") < RELEASED_AT_ONCE
+        wait_s = (
+            self.dice.between("release", 0.0, 0.5) if at_once else self.dice.between("release", 0.5, 25.0)
+        )
+        self.do(wait_s, self.release)
 
     def release(self, store: Store, book: TemplateBook) -> None:
         try:
@@ -385,7 +447,7 @@ class People:
             self.do(0.0, self._resume(pause.Target(pause.Scope.GROUP, f"g{number}")))
         self.do(0.0, self._resume(pause.Target(pause.Scope.SCHEDULER)))
         self.do(0.0, self.add_template("{{ name }}"))
-        self.do(0.0, self.put_back)
+        self.do(0.0, self.put_back_all)
 
     def add_template(self, body: str) -> Deed:
         """The next version of the one template, for both channels."""
@@ -418,6 +480,11 @@ class People:
             book.refresh()
 
         return deed
+
+
+def _key_of(asked: Asked) -> str:
+    channel = Channel.EMAIL if asked.email else Channel.SMS
+    return Identity(asked.reminder, asked.customer, channel).key
 
 
 def _if_there(deed: Deed) -> Deed:

@@ -160,13 +160,13 @@ class SimulatedAccount:
         dice, place = self.ground.dice, f"{self.name} answer"
         delicacy = self.ground.checker.delicacy(message.delivery_key)
         what = f"{self.name} to {message.delivery_key}"
-        refusal = self.spell or dice.which(REFUSALS, place, what, weight=delicacy)
-        if (
-            refusal is None
-            and delicacy > 1.0
-            and dice.strikes(Fault.ACCOUNT_ERROR, place, what, weight=delicacy)
-        ):
-            refusal = Fault.ACCOUNT_ERROR  # one closes the account, so they are rare among the crowd
+        # One closes the account, so that they are rare among the crowd.
+        closes = delicacy > 1.0 and dice.strikes(
+            Fault.ACCOUNT_ERROR, place, what, weight=delicacy, unscaled=True
+        )
+        refusal = self.spell or (
+            Fault.ACCOUNT_ERROR if closes else dice.which(REFUSALS, place, what, weight=delicacy)
+        )
         if refusal is not None:
             return self._refuse(refusal)
         known = self._keys.get(message.send_key) if self._has_key else None

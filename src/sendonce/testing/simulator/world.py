@@ -37,6 +37,7 @@ from sendonce.store.sqlite import open_store
 from sendonce.template_book import TemplateBook, from_store
 from sendonce.testing.simulator.checks import Broken, Checker, Counts, Remembered, Seen
 from sendonce.testing.simulator.faults import Dice, Fault, Profile, Struck
+from sendonce.testing.simulator.keeper import Keeper
 from sendonce.testing.simulator.later import Later
 from sendonce.testing.simulator.loop import Stuck, VirtualLoop
 from sendonce.testing.simulator.people import Deed, People
@@ -135,18 +136,20 @@ class _World:
         self._asked = profile.deliveries or pace.deliveries
         self._dice.scale(OF_ALL, min(1.0, USUAL / self._asked))
         self._policy = _draw_policy(self._dice, pace)
-        if profile.shared:
+        shares = self._dice.chance("shared") < profile.shared
+        if shares:
             self._policy = _shared(self._policy)
         self._store = open_store(
             f"sqlite:///{path}" if path else "sqlite://:memory:", self._clock, inline=True
         )
         self._store.secret = f"simulated {seed}".encode()
         accounts = list(self._policy.accounts.values())
-        self._checker = Checker(self._store, classes_of(accounts), loop.time)
+        self._checker = Checker(self._store, classes_of(accounts), loop.time, shares=shares)
         self._ground = Ground(
             loop, self._clock, self._dice, self._store, self._checker, self._policy.lease_s, self._crash
         )
         self._later = Later(self._ground, self._policy)
+        self._keeper = Keeper(self._ground, self._policy)
         self._accounts = {
             account.name: SimulatedAccount(account, self._ground, self._later.took) for account in accounts
         }
@@ -159,6 +162,7 @@ class _World:
             self._do_later,
             self._receipt_of,
             self._clock.step,
+            self._keeper,
         )
         self._checker.listener = self._hear
         self._mains: dict[str, Main] = {
@@ -169,7 +173,10 @@ class _World:
             "worker-1": self._worker,
             "worker-2": self._worker,
             "worker-3": self._worker,
+            "keeper-1": self._keeper.main,
         }
+        if self._dice.takes(Fault.REMOVAL):
+            self._mains["keeper-2"] = self._keeper.main
         if self._dice.takes(Fault.EVENT):
             self._mains |= {"door-1": self._later.door, "events-1": self._later.applier}
             self._mains["events-2"] = self._later.applier
@@ -199,6 +206,7 @@ class _World:
             self._checker.broke(failed, kind="task failed")
         if not self._cut:
             self._later.check(self._store, self._checker)
+            self._keeper.check(self._store, self._checker)
         counts = self._checker.finish(whole=not self._cut)
         coverage = self._checker.coverage
         for struck in self._dice.struck:
@@ -243,7 +251,7 @@ class _World:
         self._people.take_in(self._asked, self._profile.active_s)
         for role in self._mains:
             self._start(role)
-        until = self._profile.active_s
+        until = self._profile.active_s + self._dice.theme.longer_s
         while self._loop.time() < until:
             await asyncio.sleep(LOOK_AROUND_S)
             self._people.look_around()
@@ -257,7 +265,7 @@ class _World:
         held_s = 2 * self._policy.lease_s + timeout_s
         await asyncio.sleep(held_s + timeout_s + DEADLINE_SLACK_S + LOOK_S)
         self._checker.lanes(held_s)
-        self._retire("worker-2", "worker-3", "scheduler-2", "events-2")
+        self._retire("worker-2", "worker-3", "scheduler-2", "events-2", "keeper-2")
         until = self._loop.time() + QUIET_MAX_S
         while self._is_open and self._loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
@@ -269,7 +277,7 @@ class _World:
 
     @property
     def _is_open(self) -> bool:
-        return bool(self._deeds_open or self._checker.open or self._later.open)
+        return bool(self._deeds_open or self._checker.open or self._later.open or self._keeper.open)
 
     async def _end(self) -> None:
         """The workers end gracefully, the others are killed, and nothing is left running."""
@@ -327,6 +335,7 @@ class _World:
         image, remembered = behind
         image.set_back()
         self._later.set_back()
+        self._keeper.set_back()
         self._checker.set_back(remembered)
         for account in self._accounts.values():
             account.starts.clear()  # what was used of a quota is lost too, and the provider says so
@@ -451,9 +460,9 @@ class _World:
 
     # People
 
-    def _do_later(self, seconds: float, deed: Deed) -> None:
+    def _do_later(self, seconds: float, deed: Deed, *, urgent: bool = False) -> None:
         self._deeds_open += 1
-        add = self._add_urgent if seconds < URGENT_S else self._add_deed
+        add = self._add_urgent if urgent or seconds < URGENT_S else self._add_deed
         self._loop.call_later(max(0.0, seconds), add, deed, 0, context=WORLD)
 
     def _add_deed(self, deed: Deed, tries: int) -> None:
