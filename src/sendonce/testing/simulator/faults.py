@@ -113,7 +113,7 @@ _STORE: Final = {
     Fault.SLOW_COMMIT: 0.02,
     Fault.DAMAGED_TEXT: 0.02,
     Fault.STORE_AWAY: 0.02,
-    Fault.BEATS_LOST: 0.01,
+    Fault.BEATS_LOST: 0.02,
     Fault.FAILOVER: 0.1,
 }
 _NETWORK: Final = {

@@ -49,6 +49,7 @@ class Keeper:
     erased: dict[str, None] = field(default_factory=dict)
     again: set[str] = field(default_factory=set)
     checkpoints: list[str] = field(default_factory=list)
+    failovers: int = 0
     _keep: Keep = KEPT_FOR_GOOD
 
     def __post_init__(self) -> None:
@@ -82,7 +83,10 @@ class Keeper:
 
     # What people were told
 
-    def was_erased(self, key: str) -> None:
+    def was_erased(self, key: str, since: int) -> None:
+        """Answered; `since` is `failovers` of when it was asked."""
+        if since != self.failovers:
+            return  # the store may have lost it meanwhile
         self.erased[key] = None
         self.again.discard(key)
         self.ground.checker.erased(key)
@@ -94,6 +98,7 @@ class Keeper:
     def set_back(self) -> None:
         """The store has lost what was written last. Its end was cut off, a checkpoint would show it, and an
         operator begins another file."""
+        self.failovers += 1
         self.checkpoints.clear()
         self.erased.clear()
         self.again.clear()

@@ -153,8 +153,11 @@ class Later:
     def check(self, store: SqliteStore, checker: Checker) -> None:
         """Each event stands by its own delivery, and all that was acknowledged is there."""
         kept: set[tuple[str, str]] = set()
-        there = {str(row["key"]) for row in store.read(lambda tx: tx.rows("view_simulator_kept"))}
-        gone = checker.shadows.keys() - there  # removed, with what was told of it
+        texts = {
+            str(row["key"]): int(row["texts"])
+            for row in store.read(lambda tx: tx.rows("view_simulator_kept"))
+        }
+        gone = checker.shadows.keys() - texts.keys()  # removed, with what was told of it
         clear = not (self.ground.dice.takes(Fault.CLOCK_FORWARD) or self.ground.dice.takes(Fault.CLOCK_BACK))
         for row in store.read(lambda tx: tx.rows("view_simulator_events")):
             name, key = (str(row["account"]), str(row["identity"])), str(row["key"])
@@ -165,8 +168,9 @@ class Later:
                     f"event {name} about {about or 'nobody'} stands by {key}", kind="event", key=key
                 )
             knew = clear and 0 < int(row["known_at"]) < int(row["received_at"])
-            known = about and about not in gone and (row["send_key"] or knew)
-            if known and not key and not self._lost:
+            # Our reference is kept with the text: where that was destroyed, only a receipt tells whose it is.
+            ours = row["send_key"] and texts.get(about)
+            if about and about not in gone and not key and (ours or knew) and not self._lost:
                 checker.broke(f"event {name} is not matched to {about}", kind="event lost", key=about)
         for name, about in () if self._lost else self._known.items():
             if name not in kept and about not in gone:

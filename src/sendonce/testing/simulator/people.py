@@ -19,7 +19,7 @@ from sendonce.core.delivery import Channel, Identity, parse_key
 from sendonce.core.errors import InvalidInput, NotFound, Refused
 from sendonce.core.lifecycle import DEAD_LETTERS, Event, State
 from sendonce.core.policy import Policy
-from sendonce.core.promise import ProviderClass
+from sendonce.core.promise import ProviderClass, key_dies_at
 from sendonce.core.reminder import DEFAULT_TENANT, Asked
 from sendonce.pipeline import cancel, consent, erasure, pause, redrive, resolve, restore
 from sendonce.pipeline.intake import UNDONE, Mode, admit
@@ -36,6 +36,9 @@ STEPS_MAX: Final = 2
 """How often somebody sets the calendar because of what has just happened: all else waits for it as well."""
 WAITS_MAX: Final = 6
 WAIT_MAX_S: Final = 40.0
+JUST_BEFORE_S: Final = (0.002, 0.007)
+"""How long before a key dies its account is let go: a dying one goes first, some 2 ms after its claim, so
+that the claim must be the last thing that is in time."""
 EXPIRIES_S: Final = (12, 20, 40, 90, 240)
 ADDRESSES_MIN: Final = 60
 BATCH: Final = 20
@@ -109,6 +112,7 @@ class People:
     keeper: Keeper
     asked: dict[str, Asked] = field(default_factory=dict)
     _due_s: dict[str, float] = field(default_factory=dict)
+    _expires_s: dict[str, float] = field(default_factory=dict)
     _sound: dict[tuple[int, int], Content] = field(default_factory=dict)
     _damaged: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     _expiries: int = 0
@@ -162,6 +166,7 @@ class People:
             asked = replace(asked, phone=f"+1202555{100 + address:04}")
         self.asked[asked.reminder] = asked
         self._due_s[asked.reminder] = due_s
+        self._expires_s[asked.reminder] = expires_s
         return asked
 
     def _admit(self, asked: Sequence[Asked], mode: Mode = Mode.NEW) -> Deed:
@@ -235,14 +240,18 @@ class People:
     def _wait_for_the_key(self, place: str, key: str, shadow: Shadow) -> None:
         """Hold the account until a moment before the provider's memory of this one counts as over."""
         promise = self.policy.accounts[shadow.account].promise
-        left_s = shadow.tried_s + promise.key_window_s - promise.key_margin_s - self.now_s()
+        left_s = key_dies_at(promise, round(shadow.tried_s * SECOND)) / SECOND - self.now_s()
         if promise.provider_class is not ProviderClass.KEY or not 0.1 < left_s < WAIT_MAX_S:
             return
+        reminder = parse_key(key).reminder
+        expires_s = self._due_s[reminder] + self._expires_s[reminder]
+        if shadow.standing.state is not State.QUEUED or expires_s < self.now_s() + left_s:
+            return  # nothing waits under this key, or not for so long
         if self._strikes(Fault.PAUSE_ACCOUNT, place, key, 5.0):
             self._waits -= 1
             target = pause.Target(pause.Scope.ACCOUNT, shadow.account)
             self.do(0.0, self._pause(target))
-            just_before_s = self.dice.between(f"{place} resume", 0.002, 0.02)
+            just_before_s = self.dice.between(f"{place} resume", *JUST_BEFORE_S)
             self.do(left_s - just_before_s, self._resume(target), urgent=True)
 
     def _strikes(self, fault: Fault, place: str, key: str, weight: float) -> bool:
@@ -291,6 +300,7 @@ class People:
 
     def _erase(self, key: str) -> Deed:
         def deed(store: Store, book: TemplateBook) -> None:
+            since = self.keeper.failovers
             erasure.erase(
                 store,
                 parse_key(key).customer,
@@ -299,7 +309,7 @@ class People:
                 reason="wrote to us",
                 actor=ACTOR,
             )
-            self.keeper.was_erased(key)
+            self.keeper.was_erased(key, since)
 
         return _if_there(deed)
 
