@@ -91,7 +91,7 @@ def _run(store: Store, tenant: str, progress: Progress, work: Callable[[Progress
     told_at = 0
 
     def say(tx: Tx) -> int:
-        tx.batches.tell(tenant, progress.id, _text(progress), at=tx.now, ended=bool(progress.ended))
+        tx.batches.note(tenant, progress.id, _text(progress), at=tx.now, ended=bool(progress.ended))
         return tx.now
 
     def tell_of(progress: Progress) -> None:

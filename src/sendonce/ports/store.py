@@ -882,7 +882,7 @@ class Batches(Protocol):
 
     def get(self, tenant: str, id_: str) -> Batch | None: ...
 
-    def tell(self, tenant: str, id_: str, progress: str, *, at: int, ended: bool = False) -> bool:
+    def note(self, tenant: str, id_: str, progress: str, *, at: int, ended: bool = False) -> bool:
         """Say how far it is; False where it counts as ended."""
         ...
 

@@ -130,7 +130,7 @@ class SqlBatches:
         rows = self._session.rows("batch_get", {"tenant": tenant, "id": id_})
         return Batch(*rows[0]) if rows else None
 
-    def tell(self, tenant: str, id_: str, progress: str, *, at: int, ended: bool = False) -> bool:
+    def note(self, tenant: str, id_: str, progress: str, *, at: int, ended: bool = False) -> bool:
         facts: dict[str, int | str] = {
             "tenant": tenant,
             "id": id_,

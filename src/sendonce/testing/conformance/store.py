@@ -1641,22 +1641,22 @@ class StoreSuite:
                 )
             ).result()
 
-        def tell(id_: str, at: int, *, ended: bool = False) -> bool:
-            return store.write(lambda tx: tx.batches.tell("t", id_, f"at {at}", at=at, ended=ended)).result()
+        def note(id_: str, at: int, *, ended: bool = False) -> bool:
+            return store.write(lambda tx: tx.batches.note("t", id_, f"at {at}", at=at, ended=ended)).result()
 
         assert begin("a", 100) == "a"
         assert begin("b", 100, tenant="other") == "b"
         assert begin("c", 110) == "a"
         assert store.read(lambda tx: tx.batches.get("t", "c")) is None
-        assert tell("a", 120)
+        assert note("a", 120)
         assert begin("c", 130, stale=120) == "a"
         assert begin("c", 200, stale=121) == "c"
-        assert not tell("a", 201)
+        assert not note("a", 201)
         assert store.read(lambda tx: tx.batches.get("t", "a")) == Batch(
             "a", "redrive", "ann", 100, 120, 120, "at 120"
         )
-        assert tell("c", 210, ended=True)
-        assert not tell("c", 211)
+        assert note("c", 210, ended=True)
+        assert not note("c", 211)
         assert store.read(lambda tx: tx.batches.get("t", "c")) == Batch(
             "c", "redrive", "ann", 200, 210, 210, "at 210"
         )
