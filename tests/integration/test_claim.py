@@ -20,6 +20,7 @@ from sendonce.core.policy import Recipients
 from sendonce.core.promise import Promise, ProviderClass
 from sendonce.core.retry import RetryPolicy
 from sendonce.pipeline.attempt import Claim
+from sendonce.pipeline.claimer import LINE_LOOK_US
 from sendonce.pipeline.claimer import claim as claim_for
 from sendonce.pipeline.pause import change_limits
 from sendonce.pipeline.scheduler import TIMER, Scheduler
@@ -107,6 +108,78 @@ def test_every_attempt_sends_the_same_bytes_under_the_same_key() -> None:
     assert replace(second.message, valid_s=0) == replace(first.message, valid_s=0)
     assert second.epoch > first.epoch
     assert world.lines(first.key)[-1].word("decision") == "same_key"
+
+
+# Passing over what is gone
+
+
+def test_who_comes_in_below_the_head_of_the_line_waits_for_the_next_look() -> None:
+    """Between two looks at the whole line only its head is asked for; nobody is lost by it."""
+    world = _world()
+    _publish(world, 1)
+    (first,) = world.claim()
+    _publish(world, 2, first=1)
+    assert len(world.claim(most=1)) == 1
+    world.advance(1.0)
+    _publish(world, 1, first=3)
+    assert len(world.claim(most=1)) == 1, "the line was looked at, and begins behind the first one now"
+    assert world.settle([(first, NotStarted("stopping"))]) == [State.QUEUED]
+    rest = [claim.key for claim in world.claim()]
+    assert rest == [world.key("r-3", Channel.SMS)], "those at the head go on"
+    world.advance(LINE_LOOK_US / SECOND)
+    assert [claim.key for claim in world.claim()] == [first.key]
+
+
+def test_what_is_published_goes_at_once_between_two_looks() -> None:
+    world = _world()
+    for number in range(3):
+        for group in ("a", "b", f"c-{number}"):
+            (key,) = _publish_as(world, f"r-{number}-{group}", group)
+            assert [claim.key for claim in world.claim()] == [key]
+            world.advance(0.1)
+
+
+def _publish_as(world: World, reminder: str, group: str) -> list[str]:
+    key = world.schedule(reminder, group=group)
+    world.pass_()
+    return [key]
+
+
+def test_open_calls_are_all_counted_from_the_first_of_them_on() -> None:
+    """Whoever claims remembers when the first open call was claimed; a call that is older is none."""
+    world = _world(lanes=3)
+    _publish(world, 9)
+    (oldest,) = world.claim(most=1)
+    world.advance(1)
+    (second,) = world.claim(most=1)
+    assert _gate(world).calls_from == oldest.claimed_at
+    world.settle([(oldest, Accepted("r"))])
+    world.advance(1)
+    assert len(world.claim()) == 2
+    assert _gate(world).calls_from == second.claimed_at
+    assert world.claimed().why == "lanes"
+
+
+def test_a_claim_that_began_before_another_one_counts_all_calls() -> None:
+    """Its unit began first and had the gate later; or the clock of another server is behind."""
+    world = _world(lanes=3)
+    _publish(world, 9)
+    assert len(world.claim(most=1)) == 1
+    _change(world, calls_from=world.store.steady() + 5 * SECOND)
+    assert len(world.claim()) == 2
+    assert _gate(world).calls_from == world.store.steady()
+    assert world.claimed().why == "lanes"
+
+
+def test_a_gate_that_knows_no_bounds_passes_over_nothing() -> None:
+    """As one is that a program of the version before has written."""
+    world = _world(lanes=3)
+    _publish(world, 9)
+    assert len(world.claim(most=2)) == 2
+    world.advance(1)
+    _change(world, calls_from=0, line_from=0, looked_at=0)
+    assert len(world.claim()) == 1
+    assert world.claimed().why == "lanes"
 
 
 # Lanes

@@ -19,7 +19,7 @@ from sendonce.pipeline.claimer import Claimed, claim
 from sendonce.pipeline.relay import BATCH, Ahead, Swept, discard, refill, relay, sweep
 from sendonce.pipeline.scheduler import Scheduler
 from sendonce.ports.queue import Hint
-from sendonce.ports.store import Tx
+from sendonce.ports.store import FIRST, Tx
 from sendonce.testing.transport import Faults, UnreliableQueue
 from tests.integration.world import World, account_of, policy_of
 
@@ -90,7 +90,7 @@ def test_a_hint_is_published_with_its_delivery_or_not_at_all() -> None:
     scheduler = Scheduler(world.store, world.policy, world.book, process="s-1")
 
     def dies(tx: Tx) -> None:
-        assert scheduler._next(0, 50, tx)["published"] == 3
+        assert scheduler._next(0, 50, FIRST, tx)[0]["published"] == 3
         raise Killed
 
     with pytest.raises(Killed):

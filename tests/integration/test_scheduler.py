@@ -27,7 +27,7 @@ from sendonce.pipeline.pause import change_limits
 from sendonce.pipeline.scheduler import CHUNK, TIMER, PassReport, Scheduler
 from sendonce.pipeline.story import story
 from sendonce.pipeline.zone_change import follow_zone_rules
-from sendonce.ports.store import Move, NewDelivery, Pause, Reminder, Tx
+from sendonce.ports.store import FIRST, Move, NewDelivery, Pause, Reminder, Tx
 from sendonce.render import content_hash
 from sendonce.store.gates import SqlGates
 from sendonce.template_book import TemplateBook, from_store
@@ -122,7 +122,7 @@ def test_killed_inside_a_unit_publishes_none_of_it() -> None:
     scheduler = _scheduler(world)
 
     def dies(tx: Tx) -> None:
-        assert scheduler._next(0, CHUNK, tx)["published"] == 60 - CHUNK
+        assert scheduler._next(0, CHUNK, FIRST, tx)[0]["published"] == 60 - CHUNK
         raise Killed
 
     with pytest.raises(Killed):

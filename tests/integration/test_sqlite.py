@@ -524,8 +524,10 @@ PLANS = {
     "agenda_change": "SEARCH agenda USING INTEGER PRIMARY KEY (rowid=?)",
     "agenda_defer": "SEARCH agenda USING INTEGER PRIMARY KEY (rowid=?)",
     "agenda_strike": "SEARCH agenda USING INTEGER PRIMARY KEY (rowid=?)",
-    "call_count": "SEARCH open_call USING PRIMARY KEY (account=?)",
-    "call_close": "SEARCH open_call USING PRIMARY KEY (account=? AND delivery_id=? AND epoch=?)",
+    "call_count": "SEARCH open_call USING PRIMARY KEY (account=? AND claimed_at>?)",
+    "call_close": (
+        "SEARCH open_call USING PRIMARY KEY (account=? AND claimed_at=? AND delivery_id=? AND epoch=?)"
+    ),
     "gate_lock": "SEARCH gate USING INDEX sqlite_autoindex_gate_1 (account=?)",
     "flow_get": "SEARCH flow USING PRIMARY KEY (account=? AND flow=?)",
     "content_get": "SEARCH content USING INDEX sqlite_autoindex_content_1 (delivery_id=? AND version=?)",
@@ -551,8 +553,8 @@ def plans() -> dict[str, list[str]]:
 
 
 BY_AGENDA = {
-    "delivery_due": "agenda_pass (at<?)",
-    "delivery_ready": "agenda_ready (via=? AND look=?)",
+    "delivery_due": "agenda_pass (at>? AND at<?)",
+    "delivery_ready": "agenda_ready (via=? AND look=? AND place>?)",
     "delivery_expired": "agenda_unsent (until<?)",
     "delivery_attention": "agenda_attention (look=? AND at<?)",
     "delivery_matching_state": "agenda_attention (look=?)",

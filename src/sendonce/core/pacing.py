@@ -146,6 +146,8 @@ class Gate:
     vtime          virtual time of the fair order: the tag of the last delivery claimed
     starts, failures       calls claimed and calls failed, faded by half each minute, as of `counted_at`
     ill_since      when an account error or the breaker held it; 0: it is not held, or was well since
+    calls_from     no call that is open was claimed before it
+    line_from      no fresh delivery had a lower place when all of them were last looked at, at `looked_at`
     """
 
     account: str
@@ -170,6 +172,9 @@ class Gate:
     failures: float = 0.0
     counted_at: int = 0
     ill_since: int = 0
+    calls_from: int = 0
+    line_from: int = 0
+    looked_at: int = 0
     version: int = 0
 
 

@@ -39,6 +39,8 @@ at full load had leads of 85 ms with 256, of 50 ms with 64, and sent a fifth mor
 DEADLINE_SLACK_S: Final = 5.0
 """What a send may take beyond the adapter's own time-out before it counts as lost."""
 GAP_LOOK_US: Final = 60 * pacing.SECOND
+LINE_LOOK_US: Final = pacing.SECOND
+"""How often the line of fresh deliveries is looked at from its very beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,10 @@ def claim(
     gate = tx.gates.lock(account.name)
     if gate is None:
         return Claimed((), "no gate")
-    room = pacing.room(gate, now=tx.steady, open_calls=tx.calls.count(account.name))
+    # A unit may begin before another one's and have the gate after it: then its own claims may be the first.
+    calls_from = gate.calls_from if gate.calls_from <= tx.steady else 0
+    open_calls, first_call = tx.calls.since(account.name, calls_from)
+    room = pacing.room(gate, now=tx.steady, open_calls=open_calls)
     if room.lanes == 0:
         return Claimed((), room.why, room.again_at)
     ahead = pacing.slots_ahead(gate, min(room.lanes, most), now=tx.steady, lead_us=lead_us)
@@ -92,8 +97,9 @@ def claim(
     known: dict[int, Hint] = {}
     done: tuple[Hint, ...] = ()
     if hints is None:
-        rows = _line(tx, account, len(ahead.slots), retries)
+        rows, line_from, looked_at = _line(tx, gate, len(ahead.slots), retries)
     else:
+        line_from, looked_at = gate.line_from, gate.looked_at
         rows, known, done = _hinted(tx, account, hints, process)
         rows = _shared(
             [row for row in rows if _is_retry(row)][:retries],
@@ -135,24 +141,35 @@ def claim(
         calls.append(OpenCall(row.id, made.epoch, account.name, process, tx.steady, slot, made.send_deadline))
     tx.calls.open(calls)
     fresh = sum(not _is_retry(row) for row in taken)
-    tx.gates.save(
-        pacing.claimed(
-            granted.gate,
-            fresh=fresh,
-            retries=len(taken) - fresh,
-            tag=max((row.course.tag for row in taken), default=0),
-            now=tx.steady,
-        )
+    after = pacing.claimed(
+        granted.gate,
+        fresh=fresh,
+        retries=len(taken) - fresh,
+        tag=max((row.course.tag for row in taken), default=0),
+        now=tx.steady,
     )
+    calls_from = tx.steady if first_call is None else min(first_call, tx.steady)
+    tx.gates.save(replace(after, calls_from=calls_from, line_from=line_from, looked_at=looked_at))
     return Claimed(tuple(claims), granted.why, granted.again_at, ended, done)
 
 
-def _line(tx: Tx, account: AccountPolicy, most: int, retries: int) -> list[Delivery]:
-    """The head of the line: retries first, dying keys before all, but fresh ones keep their share."""
-    tx.deliveries.wake(account.name, tx.now)
-    again = tx.deliveries.ready(account.name, retries=True, limit=min(most, retries)) if retries else []
-    fresh = tx.deliveries.ready(account.name, retries=False, limit=most)
-    return _shared(again, fresh, most)
+def _line(tx: Tx, gate: pacing.Gate, most: int, retries: int) -> tuple[list[Delivery], int, int]:
+    """The head of the line: retries first, dying keys before all, but fresh ones keep their share. And from
+    which place on the fresh ones were looked at, and when all of them were.
+
+    What was taken leaves an index entry behind until the server has tidied up, which an old reader forbids.
+    So all of them are looked at once in `LINE_LOOK_US`, and in between those from the head on. Who comes in
+    below it (late, given back, redriven) waits for the next look.
+    """
+    name, now = gate.account, tx.steady
+    tx.deliveries.wake(name, tx.now)
+    again = tx.deliveries.ready(name, retries=True, limit=min(most, retries)) if retries else []
+    if 0 <= now - gate.looked_at < LINE_LOOK_US:
+        fresh = tx.deliveries.ready(name, retries=False, limit=most, since=gate.line_from)
+        return _shared(again, fresh, most), gate.line_from, gate.looked_at
+    fresh = tx.deliveries.ready(name, retries=False, limit=most)
+    head = min([gate.vtime, *(row.course.tag for row in fresh[:1])])
+    return _shared(again, fresh, most), head, now
 
 
 def _shared(again: Sequence[Delivery], fresh: Sequence[Delivery], most: int) -> list[Delivery]:

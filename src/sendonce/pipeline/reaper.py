@@ -49,7 +49,7 @@ def reap(
                 moved += _give_up(tx, row, lost, policy, chance())
         tx.calls.close(
             [
-                (lost.call.account, lost.call.delivery_id, lost.call.epoch)
+                (lost.call.account, lost.call.claimed_at, lost.call.delivery_id, lost.call.epoch)
                 for lost in page
                 if _is_nobodys(lost.call, process, held) or _is_over(tx, lost, policy)
             ]

@@ -40,7 +40,7 @@ from sendonce.moves import move_on
 from sendonce.pipeline.catch_up import CatchUp
 from sendonce.pipeline.fair_order import Tags
 from sendonce.pipeline.reach import PAUSE_LOOK_US, Pauses, active_pauses, may_reach, pause_of
-from sendonce.ports.store import Content, Course, Delivery, Move, Outgoing, Reminder, Store, Tx
+from sendonce.ports.store import FIRST, Content, Course, Delivery, Move, Outgoing, Reminder, Store, Tx
 from sendonce.render import SALT, Rendered, content_hash
 from sendonce.telemetry import tell
 from sendonce.template_book import TemplateBook, from_tx, variables
@@ -128,10 +128,10 @@ class Scheduler:
         self._refresh(begun.epoch)
         until = self._store.steady() + int(policy.pass_time_max_s * pacing.SECOND)
         counts: Counter[str] = Counter()
-        complete, left = False, policy.pass_rows_max
+        complete, left, since = False, policy.pass_rows_max, FIRST
         while left > 0 and not stopping():
             size = min(CHUNK if self._store.one_writer else CHUNK_BESIDE, left)
-            chunk = self._store.write(partial(self._next, mark_before, size)).result()
+            chunk, since = self._store.write(partial(self._next, mark_before, size, since)).result()
             counts.update(chunk)
             self._count_published()
             progress(counts["published"])
@@ -169,11 +169,17 @@ class Scheduler:
         self._refresh(self._store.read(lambda tx: tx.epoch))
         self._store.write(partial(self._only, delivery_id)).result()
 
-    def _next(self, mark_before: int, size: int, tx: Tx) -> Counter[str]:
-        """One unit: decide the next due rows, up to `size`, all of them."""
+    def _next(self, mark_before: int, size: int, since: int, tx: Tx) -> tuple[Counter[str], int]:
+        """One unit: decide the next due rows, up to `size`, all of them; from where the next unit goes on.
+
+        Not from the beginning: what was decided leaves an index entry there until the server has tidied
+        up. What comes in below is for the next pass.
+        """
         self._published = []  # a unit may run again
-        rows = [] if tx.held else tx.deliveries.due(tx.now, size)
-        return self._decide_all(rows, mark_before, tx) if rows else Counter()
+        rows = [] if tx.held else tx.deliveries.due(tx.now, size, since)
+        if not rows:
+            return Counter(), since
+        return self._decide_all(rows, mark_before, tx), rows[-1].course.next_at
 
     def _only(self, delivery_id: int, tx: Tx) -> None:
         rows = [

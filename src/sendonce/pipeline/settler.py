@@ -69,7 +69,9 @@ def settle(
         for attempt in group:
             if _suppresses(attempt.outcome):
                 _take_back(tx, attempt.claim, policy)
-    tx.calls.close([(a.claim.account, a.claim.delivery_id, a.claim.epoch) for a in attempts])
+    tx.calls.close(
+        [(a.claim.account, a.claim.claimed_at, a.claim.delivery_id, a.claim.epoch) for a in attempts]
+    )
     return settled + _settle_of_before(tx, of_before, policy, process)
 
 

@@ -41,6 +41,9 @@ from sendonce.core.value import value
 T = TypeVar("T")
 Row = Mapping[str, int | str]
 
+FIRST: Final = -(2**63)
+"""A bound that nothing lies below."""
+
 HOLD: Final = "hold"
 """The name in `meta` under which a hold stands; "" or nothing: none does (`sendonce.held`)."""
 
@@ -422,9 +425,10 @@ class Deliveries(Protocol):
         of another channel: who locks a row asks it again."""
         ...
 
-    def due(self, now: int, limit: int) -> list[Delivery]:
+    def due(self, now: int, limit: int, since: int = FIRST) -> list[Delivery]:
         """SCHEDULED rows whose `next_at` has come, earliest first, locked; rows locked by others are
-        skipped. State and a partial index decide, never a mark: late rows are simply seen."""
+        skipped. State and a partial index decide, never a mark: late rows are simply seen. `since`: only
+        those whose `next_at` is not before it, for the next page of one pass."""
         ...
 
     def first_due(self, now: int) -> int | None:
@@ -440,8 +444,9 @@ class Deliveries(Protocol):
         """The same for up to `limit` of them, those that waited longest; those rows, locked."""
         ...
 
-    def ready(self, account: str, *, retries: bool, limit: int) -> list[Delivery]:
-        """QUEUED rows that a worker may claim, in fair order, locked; others' locked rows are skipped."""
+    def ready(self, account: str, *, retries: bool, limit: int, since: int = FIRST) -> list[Delivery]:
+        """QUEUED rows that a worker may claim, in fair order, locked; others' locked rows are skipped.
+        `since`: only those whose tag is not below it."""
         ...
 
     def line(self, account: str, *, retries: bool, after: tuple[int, int], limit: int) -> list[Delivery]:
@@ -534,10 +539,15 @@ class Calls(Protocol):
         """Open calls of the account, over all processes."""
         ...
 
+    def since(self, account: str, claimed_at: int) -> tuple[int, int | None]:
+        """The same of those that were claimed at this steady instant or later, and when the first of them
+        was."""
+        ...
+
     def open(self, calls: Sequence[OpenCall]) -> None: ...
 
-    def close(self, keys: Sequence[tuple[str, int, int]]) -> None:
-        """Free the lanes of these (account, delivery id, epoch)."""
+    def close(self, keys: Sequence[tuple[str, int, int, int]]) -> None:
+        """Free the lanes of these (account, claimed at, delivery id, epoch)."""
         ...
 
     def overdue(self, steady: int, limit: int, after: tuple[int, int] = (0, 0)) -> list[LostCall]:

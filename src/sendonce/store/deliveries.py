@@ -12,7 +12,7 @@ from typing import Final
 from sendonce.core.delivery import Channel, partition_of
 from sendonce.core.ledger import GENESIS, TELLS_RECEIPT, Entry, link, spell
 from sendonce.core.lifecycle import ENDED, Ending, Event, Standing, State
-from sendonce.ports.store import Course, Delivery, Move, NewDelivery
+from sendonce.ports.store import FIRST, Course, Delivery, Move, NewDelivery
 from sendonce.store.session import Parameters, Session, Tuple, check_text
 
 COLUMNS: Final = (
@@ -132,8 +132,8 @@ class SqlDeliveries:
         ]
         return {row[0] for rows in self._session.rows_each("delivery_open_at", named) for row in rows}
 
-    def due(self, now: int, limit: int) -> list[Delivery]:
-        return self._page("delivery_due", {"now": now, "limit": limit})
+    def due(self, now: int, limit: int, since: int = FIRST) -> list[Delivery]:
+        return self._page("delivery_due", {"now": now, "limit": limit, "since": since})
 
     def first_due(self, now: int) -> int | None:
         rows = self._session.rows("delivery_first_due", {"now": now})
@@ -146,9 +146,10 @@ class SqlDeliveries:
         woken = self._session.rows("delivery_wake_some", {"account": account, "now": now, "limit": limit})
         return self.by_ids([row[0] for row in woken])
 
-    def ready(self, account: str, *, retries: bool, limit: int) -> list[Delivery]:
+    def ready(self, account: str, *, retries: bool, limit: int, since: int = FIRST) -> list[Delivery]:
         look = _RETRY if retries else _FRESH
-        return self._page("delivery_ready", {"account": account, "look": look, "limit": limit})
+        parameters: dict[str, int | str] = {"account": account, "look": look, "limit": limit, "since": since}
+        return self._page("delivery_ready", parameters)
 
     def line(self, account: str, *, retries: bool, after: tuple[int, int], limit: int) -> list[Delivery]:
         parameters: dict[str, int | str] = {

@@ -71,7 +71,11 @@ class SqlCalls:
         self._session = session
 
     def count(self, account: str) -> int:
-        return int(self._session.rows("call_count", {"account": account})[0][0])
+        return self.since(account, 0)[0]
+
+    def since(self, account: str, claimed_at: int) -> tuple[int, int | None]:
+        ((count, first),) = self._session.rows("call_count", {"account": account, "since": claimed_at})
+        return count, first
 
     def open(self, calls: Sequence[OpenCall]) -> None:
         self._session.many(
@@ -90,10 +94,13 @@ class SqlCalls:
             ),
         )
 
-    def close(self, keys: Sequence[tuple[str, int, int]]) -> None:
+    def close(self, keys: Sequence[tuple[str, int, int, int]]) -> None:
         self._session.many(
             "call_close",
-            ({"account": account, "delivery_id": id_, "epoch": epoch} for account, id_, epoch in keys),
+            (
+                {"account": account, "claimed_at": at, "delivery_id": id_, "epoch": epoch}
+                for account, at, id_, epoch in keys
+            ),
         )
 
     def overdue(self, steady: int, limit: int, after: tuple[int, int] = (0, 0)) -> list[LostCall]:
@@ -152,6 +159,9 @@ def _spell_state(gate: Gate) -> str:
             "failures": round(gate.failures, 3),
             "counted_at": gate.counted_at,
             "ill_since": gate.ill_since,
+            "calls_from": gate.calls_from,
+            "line_from": gate.line_from,
+            "looked_at": gate.looked_at,
         },
         separators=(",", ":"),
     )
@@ -183,5 +193,9 @@ def _gate(row: Tuple) -> Gate:
         failures=body["failures"],
         counted_at=body["counted_at"],
         ill_since=body["ill_since"],
+        # Whatever does not know them takes them out again, and then nothing is passed over.
+        calls_from=body.get("calls_from", 0),
+        line_from=body.get("line_from", 0),
+        looked_at=body.get("looked_at", 0),
         version=version,
     )

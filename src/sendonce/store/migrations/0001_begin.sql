@@ -129,7 +129,8 @@ CREATE TABLE content (
 );
 CREATE INDEX content_mark ON content (mark);
 
--- A lane: one row per open call, and only that long. Steady clock.
+-- A lane: one row per open call, and only that long. Steady clock. In the order in which they were claimed, so
+-- that who counts them passes over those that are gone (docs/decisions/0037-looking-past-what-is-dead.md).
 CREATE TABLE open_call (
     delivery_id   BIGINT NOT NULL,
     epoch         BIGINT NOT NULL,
@@ -138,7 +139,7 @@ CREATE TABLE open_call (
     claimed_at    BIGINT NOT NULL,
     slot_at       BIGINT NOT NULL,
     send_deadline BIGINT NOT NULL,
-    PRIMARY KEY (account, delivery_id, epoch)
+    PRIMARY KEY (account, claimed_at, delivery_id, epoch)
 ){clustered};
 
 -- The gate of a provider account: see sendonce.core.pacing.

@@ -82,7 +82,7 @@ WHERE id IN (SELECT delivery_id FROM ledger WHERE receipt = :receipt AND receipt
 -- asked of the delivery too is asked once it is locked: it may have moved since its place on the agenda was read.
 -- name: delivery_due
 SELECT {delivery} FROM agenda CROSS JOIN {skip_each}
-WHERE id = delivery_id AND look = 0 AND at <= :now AND state = 'SCHEDULED' AND next_at <= :now
+WHERE id = delivery_id AND look = 0 AND at >= :since AND at <= :now AND state = 'SCHEDULED' AND next_at <= :now
 ORDER BY at, delivery_id LIMIT :limit;
 
 -- Locks nothing and passes nothing over: what somebody holds is due until he has decided.
@@ -104,7 +104,7 @@ RETURNING delivery_id;
 
 -- name: delivery_ready
 SELECT {delivery} FROM agenda CROSS JOIN {skip_each}
-WHERE id = delivery_id AND via = :account AND look = :look AND look > 0 AND state = 'QUEUED'
+WHERE id = delivery_id AND via = :account AND look = :look AND look > 0 AND place >= :since AND state = 'QUEUED'
 ORDER BY place, delivery_id LIMIT :limit;
 
 -- The same beyond a place, for who takes deliveries out of the line of an account.

@@ -37,14 +37,15 @@ DELETE FROM flow WHERE account = :account AND flow IN (
     SELECT flow FROM flow WHERE account = :account AND tag < :below {skip_locked});
 
 -- name: call_count
-SELECT count(*) FROM open_call WHERE account = :account;
+SELECT count(*), min(claimed_at) FROM open_call WHERE account = :account AND claimed_at >= :since;
 
 -- name: call_open
 INSERT INTO open_call (delivery_id, epoch, account, process, claimed_at, slot_at, send_deadline)
 VALUES (:delivery_id, :epoch, :account, :process, :claimed_at, :slot_at, :send_deadline);
 
 -- name: call_close
-DELETE FROM open_call WHERE account = :account AND delivery_id = :delivery_id AND epoch = :epoch;
+DELETE FROM open_call WHERE account = :account AND claimed_at = :claimed_at
+  AND delivery_id = :delivery_id AND epoch = :epoch;
 
 -- Calls whose own deadline has passed, also of a living process, and calls of a process without a lease.
 -- In pages: a call that was given up stays here while its lane is held.

@@ -820,10 +820,24 @@ class StoreSuite:
         assert store.read(lambda tx: (tx.calls.count("acc"), tx.calls.count("b"), tx.calls.count("x"))) == (
             3, 1, 0,
         )  # fmt: skip
-        store.write(lambda tx: tx.calls.close([("acc", 1, 2), ("acc", 2, 7), ("b", 1, 1)])).result()
+        store.write(
+            lambda tx: tx.calls.close([("acc", START, 1, 2), ("acc", START, 2, 7), ("b", START, 1, 1)])
+        ).result()
         assert store.read(lambda tx: (tx.calls.count("acc"), tx.calls.count("b"))) == (2, 1)
-        store.write(lambda tx: tx.calls.close([("acc", 1, 1), ("acc", 2, 1), ("acc", 1, 1)])).result()
+        again = [("acc", START, 1, 1), ("acc", START, 2, 1), ("acc", START, 1, 1), ("b", START - 1, 3, 1)]
+        store.write(lambda tx: tx.calls.close(again)).result()
         assert store.read(lambda tx: (tx.calls.count("acc"), tx.calls.count("b"))) == (0, 1)
+
+    def test_calls_are_counted_from_an_instant_on(self, store: Store) -> None:
+        calls = [replace(call(number, 1), claimed_at=START + number) for number in range(1, 4)]
+        store.write(lambda tx: tx.calls.open(calls)).result()
+
+        def since(claimed_at: int) -> tuple[int, int | None]:
+            return store.read(lambda tx: tx.calls.since("acc", claimed_at))
+
+        assert since(0) == (3, START + 1)
+        assert since(START + 2) == (2, START + 2)
+        assert since(START + 4) == (0, None)
 
     def test_overdue_calls_tell_a_gone_process_from_a_slow_one(self, store: Store) -> None:
         steady = store.steady()
@@ -910,7 +924,7 @@ class StoreSuite:
         assert names == {"alive", "young", "calling", "ended-1", "ended-2"}
         assert store.write(lambda tx: tx.processes.forget(START, 9)).result() == 2
         assert store.write(lambda tx: tx.processes.forget(START, 9)).result() == 0
-        store.write(lambda tx: tx.calls.close([("acc", 7, 1)])).result()
+        store.write(lambda tx: tx.calls.close([("acc", START, 7, 1)])).result()
         assert store.write(lambda tx: tx.processes.forget(START, 9)).result() == 1
 
     def test_one_process_leads_until_its_lease_is_over_or_it_resigns(
