@@ -329,6 +329,10 @@ class Checker:
         taken_back = standing.ending is not Ending.NONE
         return 1.0 + 2.0 * standing.maybe + 5.0 * standing.permit + 5.0 * taken_back
 
+    def is_sending(self, key: str) -> bool:
+        """Whether the record knows of a call that is open, or about to be."""
+        return self._known(key).standing.state is State.SENDING
+
     def departed(self, key: str, send_key: str) -> None:
         """A first byte leaves."""
         shadow = self._known(key)

@@ -63,6 +63,8 @@ REFUSALS: Final = (
 FATES: Final = (Fault.LOST_REQUEST, Fault.LATE_ARRIVAL, Fault.LOST_RESPONSE, Fault.SLOW, Fault.ADAPTER_BUG)
 
 
+STALE_US: Final = SECOND
+"""A slot is given out for at most a twentieth of this ahead: what starts later has a claim of after."""
 THINK_MAX_S: Final = 0.25
 """What thinks longer has decided before: a request that is there so late must have arrived in time."""
 
@@ -103,6 +105,8 @@ class SimulatedAccount:
     calls: dict[Call, None] = field(default_factory=dict)
     starts: deque[int] = field(default_factory=deque)
     spell: Fault | None = None
+    set_back_us: int = -SECOND * 1_000
+    """When the store last lost what was used of a quota."""
     _keys: dict[str, Taken] = field(default_factory=dict)
     _unfindable: set[str] = field(default_factory=set)
     """About these it does not answer as long as the bad days last."""
@@ -129,6 +133,10 @@ class SimulatedAccount:
             self.ground.checker.over_limit(
                 f"{self.name} has {len(self.calls)} open calls, {limits.lanes} are allowed: {held}"
             )
+        if now < self.set_back_us + STALE_US and not self.ground.checker.is_sending(
+            call.message.delivery_key
+        ):
+            return  # its claim was lost with what was used of the quota, and it had its slot before
         self.starts.append(now)
         for limit in limits.limits:
             if len(self.starts) > limit.count and now - self.starts[-limit.count - 1] < limit.interval_us:
@@ -138,6 +146,11 @@ class SimulatedAccount:
                 )
         while len(self.starts) > 1 + max(limit.count for limit in limits.limits):
             self.starts.popleft()
+
+    def set_back(self) -> None:
+        """What was used of a quota is lost with the store's last commits, and the provider says so."""
+        self.starts.clear()
+        self.set_back_us = self.ground.loop.now_us
 
     def end(self, call: Call) -> None:
         self.calls.pop(call, None)

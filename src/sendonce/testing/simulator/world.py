@@ -338,7 +338,7 @@ class _World:
         self._keeper.set_back()
         self._checker.set_back(remembered)
         for account in self._accounts.values():
-            account.starts.clear()  # what was used of a quota is lost too, and the provider says so
+            account.set_back()
         self._store.write(lambda tx: hold(tx, FAILOVER, until=tx.now)).result()
         self._people.fail_over(self._store)
 
