@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sendonce.api import accounts
 from sendonce.api.door import Bounds
 from sendonce.api.problems import TITLES
 from sendonce.core.access import Scope
@@ -174,17 +175,21 @@ def test_a_store_that_is_away_is_503_with_a_time_and_nobody_is_let_in(
 
 
 def test_a_bug_says_that_it_is_one_and_nothing_of_what_it_choked_on(
-    api: Api, monkeypatch: pytest.MonkeyPatch
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    token = api.key()
+    known, token = api.key(), api.key()
 
     def bug(*_: object) -> None:
         raise KeyError("ann@example.com")
 
+    monkeypatch.setattr(accounts, "overview", bug)
+    within = api.get("/v1/accounts", token=known)
     monkeypatch.setattr(type(api.app.store), "read", bug)
-    answer = api.get("/v1/openapi.json", token=token)
-    assert answer.problem["code"] == "bug"
-    assert b"ann" not in answer.body
+    at_the_door = api.get("/v1/openapi.json", token=token)
+    for answer in (within, at_the_door):
+        assert (answer.status, answer.problem["code"]) == (500, "bug")
+        assert b"ann" not in answer.body
+    assert "ann" not in caplog.text, "nor in what the server itself would write of it"
 
 
 def test_a_stop_lets_open_requests_end_and_takes_no_more(tmp_path: Path) -> None:

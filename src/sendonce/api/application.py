@@ -99,6 +99,7 @@ def application(
     made.add_exception_handler(HTTPException, _told_http)
     made.add_exception_handler(RequestValidationError, _told_values)
     made.add_exception_handler(SendonceError, _told)
+    made.add_exception_handler(Exception, _told_bug)
     for resource in RESOURCES:
         made.include_router(resource.router, prefix="/v1")
 
@@ -152,26 +153,33 @@ class _WithConsole:
 
 
 class _Guarded:
-    """What nobody foresaw is told, and answered as a bug: never a trace, never what it choked on."""
+    """What nobody foresaw is told, and answered as a bug: never a trace, never what it choked on.
+
+    The framework answers what comes out of a resource (`_told_bug`) and raises it again, so that it is told
+    here too; where all of an answer went out, nothing else follows.
+    """
 
     def __init__(self, inner: ASGIApp) -> None:
         self._inner = inner
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        begun = False
+        begun = ended = False
 
         async def sending(message: Any) -> None:
-            nonlocal begun
+            nonlocal begun, ended
             begun = begun or message["type"] == "http.response.start"
+            ended = message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
 
         try:
             await self._inner(scope, receive, sending)
         except Exception as error:
             tell(telemetry.STAGE_FAILED, stage="api", **fault(error))
+            if ended:
+                return
             if begun or scope["type"] != "http":
                 raise
-            await Problem("bug", "it was told to whoever runs this service").response()(scope, receive, send)
+            await _bug().response()(scope, receive, send)
 
 
 def description_of(made: FastAPI) -> dict[str, Any]:
@@ -268,6 +276,15 @@ async def _told(_: Request, error: Exception) -> Response:
     if isinstance(error, StoreError):
         tell(telemetry.STORE_UNAVAILABLE, stage="api", **fault(error))
     return problem_of(error).response()
+
+
+async def _told_bug(_: Request, error: Exception) -> Response:
+    """Answered here and told by `_Guarded`, which gets it too."""
+    return _bug().response()
+
+
+def _bug() -> Problem:
+    return Problem("bug", "it was told to whoever runs this service")
 
 
 async def _told_values(_: Request, error: Exception) -> Response:

@@ -29,7 +29,7 @@ resource = Resource(
 )
 
 
-class State(StrEnum):
+class Left(StrEnum):
     """Why it is left to people."""
 
     UNMATCHED = "unmatched"
@@ -38,9 +38,9 @@ class State(StrEnum):
 
 
 LOOKS: Final = {
-    State.UNMATCHED: EventLook.UNMATCHED,
-    State.FAULTY: EventLook.FAULTY,
-    State.UNCLEAR: EventLook.UNCLEAR,
+    Left.UNMATCHED: EventLook.UNMATCHED,
+    Left.FAULTY: EventLook.FAULTY,
+    Left.UNCLEAR: EventLook.UNCLEAR,
 }
 
 NUMBER_MAX: Final = 2**53
@@ -84,7 +84,7 @@ class RetrySaid(Said):
 
 @resource.get("/provider-events", Scope.OPERATE)
 def list_provider_events(
-    caller: MayOperate, state: State = State.UNMATCHED, limit: Limit = LIMIT, cursor: Cursor = ""
+    caller: MayOperate, state: Left = Left.UNMATCHED, limit: Limit = LIMIT, cursor: Cursor = ""
 ) -> ProviderEventsSaid:
     """What is left to people, in the order in which it came."""
     pages = Pages(caller, "provider-events", {"state": state})
