@@ -145,6 +145,7 @@ def _later(tx: Tx, due_at: int) -> NewDelivery:
 
 
 DEAD = 20_000
+FEW = DEAD / 1_000
 
 
 def test_stor_07_an_old_reader_makes_one_claim_in_a_second_slower(
@@ -178,13 +179,14 @@ def test_stor_07_an_old_reader_makes_one_claim_in_a_second_slower(
         world.advance(1)
         looked = _send_one(world, raw, "looks at the whole line")
         held = _send_one(world, raw, "held")
-        assert held <= before + 4 < before + DEAD / 100 < looked
+        # A page more or less is a matter of how an index has split; the dead fill hundreds.
+        assert held <= before + FEW < before + DEAD / 100 < looked
         reader.rollback()
         world.advance(1)
         assert _send_one(world, raw, "just after") <= looked
         raw.execute(b"VACUUM agenda, open_call")
         world.advance(1)
-        assert _send_one(world, raw, "after") <= before + DEAD / 1_000
+        assert _send_one(world, raw, "after") <= before + FEW
     place.close()
     postgres_server.drop_database(name)
 
