@@ -126,6 +126,13 @@ def test_an_operator_mends_what_went_wrong(folder: Folder, sandbox: SandboxClien
     (doubt,) = ask(folder, "uncertain")["uncertain"]
     assert doubt["key"] == "s-1:c-1:sms"
     assert "twice" in folder.run("resolve", doubt["key"], "--as", "resend", "--reason", "asked", code=5).err
+    assert "nothing is chosen" in folder.run("resolve", "--as", "sent", "--reason", "x", code=2).err
+    by_cause = ("--cause", "unknown", "--as", "resend", "--reason", "asked")
+    planned = ask(folder, "resolve", *by_cause, "--preview")
+    assert (planned["resolved"], planned["refused"], planned["answers"]) == (1, [], [])
+    said = folder.run("resolve", *by_cause, "--preview").out
+    assert "1 delivery would be decided: resend" in said
+    assert ask(folder, "uncertain", "--cause", "unknown")["uncertain"] == [doubt]
     answers = ask(
         folder, "resolve", doubt["key"], "--as", "sent", "--receipt", "SM1", "--reason", "seen in the console"
     )["answers"]

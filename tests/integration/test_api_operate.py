@@ -29,10 +29,10 @@ def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     schemas.give_back(url)
 
 
-def there(api: Api, id_: str, state: State, *, tenant: str = "default") -> str:
+def there(api: Api, id_: str, state: State, *, tenant: str = "default", **more: str) -> str:
     """A delivery that has come into this state; its key."""
     token = api.key(tenant=tenant)
-    given = {"reminders": [reminder(id_, due="2027-05-01T09:00Z")]}
+    given = {"reminders": [reminder(id_, due="2027-05-01T09:00Z", **more)]}
     (result,) = api.post("/v1/reminders", given, token=token).ok()["results"]
     (key,) = result["keys"]
 
@@ -203,6 +203,32 @@ def test_uncertain_deliveries_are_decided_by_a_person(api: Api) -> None:
     theirs = api.get("/v1/uncertain", token=api.key(tenant="acme")).ok()["uncertain"]
     assert [each["key"] for each in theirs] == [foreign]
     assert api.get(f"/v1/deliveries/{key}/story").ok()["moments"][-1]["actor"] == f"api:{api.token[3:15]}"
+
+
+def test_uncertain_deliveries_are_decided_by_a_filter_after_a_preview(api: Api) -> None:
+    key = there(api, "maybe-3", State.UNCERTAIN, group="storm")
+    there(api, "maybe-4", State.UNCERTAIN)
+    (listed,) = api.get("/v1/uncertain?group=storm").ok()["uncertain"]
+    assert listed["key"] == key
+    asked = {"group": "storm", "decision": "not_sent", "reason": "asked them"}
+    said = {"decision": "not_sent", "resolved": 1, "refused": [], "examples": [], "answers": []}
+    assert api.post("/v1/resolutions", {**asked, "preview": True}).ok() == {**said, "preview": True}
+    risky = {**asked, "decision": "resend"}
+    assert api.post("/v1/resolutions", risky).problem["reason"] == "duplicate_risk"
+    assert api.post("/v1/resolutions", {**risky, "preview": True}).status == 200
+    assert api.get(f"/v1/deliveries/{key}").ok()["state"] == "UNCERTAIN"
+    assert api.post("/v1/resolutions", asked).ok() == {**said, "preview": False}
+    assert api.get(f"/v1/deliveries/{key}").ok()["state"] == "NOT_SENT"
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"all": True, "keys": ["a:b:sms"]}, {"group": "x", "keys": ["a:b:sms"]}]
+)
+@pytest.mark.parametrize("path", ["/v1/resolutions", "/v1/redrives"])
+def test_a_choice_that_is_none_or_two_is_refused(api: Api, path: str, asked: dict[str, object]) -> None:
+    more = {"decision": "sent"} if path == "/v1/resolutions" else {}
+    answer = api.post(path, {**asked, **more, "reason": "x"})
+    assert (answer.status, answer.problem["field"]) == (422, "keys")
 
 
 def test_what_another_tenant_has_on_its_desk_is_not_there(api: Api) -> None:

@@ -35,6 +35,7 @@ from sendonce.core.reminder import Asked
 from sendonce.core.retry import RetryPolicy
 from sendonce.pipeline import redrive, resolve
 from sendonce.pipeline.cancel import By, Selection, cancel
+from sendonce.pipeline.chosen import Filter
 from sendonce.pipeline.find import find
 from sendonce.pipeline.importer import import_rows
 from sendonce.pipeline.pause import Scope, Target, pause, resume
@@ -233,7 +234,7 @@ def test_cont_03_a_long_subject_is_the_same_after_a_redrive(subject: str) -> Non
             assert world.state(key) is State.DEAD
             server.at_dot = b""
             done = redrive.redrive(
-                world.store, redrive.Filter(keys=(key,)), world.policy, reason="mended", actor="operator:ann"
+                world.store, Filter(keys=(key,)), world.policy, reason="mended", actor="operator:ann"
             )
             assert done.redriven == 1
             await send(world, provider)
@@ -357,12 +358,12 @@ def _asks(world: World, text: str) -> dict[str, Callable[[], object]]:
         "cancel a group": taken_back(By.GROUP, text),
         "cancel a delivery": taken_back(By.DELIVERY, key),
         "cancel, escaped": taken_back(By.DELIVERY, key.replace("\0", "%00")),
-        "dead letters": read(redrive.dead_letters, redrive.Filter(group=text)),
+        "dead letters": read(redrive.dead_letters, Filter(group=text)),
         "dead letter": read(redrive.show, key, policy),
-        "redrive": lambda: redrive.redrive(store, redrive.Filter(keys=(key,)), policy, **why),
-        "redrive a group": lambda: redrive.redrive(store, redrive.Filter(group=text), policy, **why),
-        "uncertain": read(resolve.uncertain, policy, account=text),
-        "resolve": lambda: resolve.resolve(store, [key], resolve.Word.SENT, policy, **why),
+        "redrive": lambda: redrive.redrive(store, Filter(keys=(key,)), policy, **why),
+        "redrive a group": lambda: redrive.redrive(store, Filter(group=text), policy, **why),
+        "uncertain": read(resolve.uncertain, policy, Filter(account=text)),
+        "resolve": lambda: resolve.resolve(store, Filter(keys=(key,)), resolve.Word.SENT, policy, **why),
         "pause a group": lambda: pause(store, group, policy, **why),
         "resume a group": lambda: resume(store, group, policy, **why),
         "template": lambda: show(store, text),

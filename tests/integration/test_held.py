@@ -23,8 +23,9 @@ from sendonce.held import BY_HAND, FAILOVER, MARGIN_US, Hold, hold, hold_of, in_
 from sendonce.moves import DYING_FIRST, FIRST_LOOK_US
 from sendonce.pipeline import reconciler, restore
 from sendonce.pipeline.attempt import Claim
+from sendonce.pipeline.chosen import Filter
 from sendonce.pipeline.pause import Scope, Target, pause, resume
-from sendonce.pipeline.resolve import Word, resolve
+from sendonce.pipeline.resolve import Resolved, Word, resolve
 from sendonce.pipeline.restore import Reconciled, hold_by_hand, released
 from sendonce.pipeline.scheduler import Scheduler
 from sendonce.pipeline.verify import verify
@@ -65,6 +66,13 @@ def uncertain(word: UncertainPolicy, *classes: str) -> Policy:
     return replace(policy, channels=channels)
 
 
+def decide(world: World, key: str, word: Word, receipt: str = "") -> Resolved:
+    chosen = Filter(keys=(key,))
+    done = resolve(world.store, chosen, word, world.policy, reason="x", actor=ANN, receipt=receipt)
+    (answer,) = done.answers
+    return answer
+
+
 def on_file(folder: Path, *classes: str) -> World:
     return World(*classes, path=str(folder / "store.db"))
 
@@ -98,7 +106,7 @@ def test_nothing_begins_ends_or_is_found_absent_while_it_is_held() -> None:
     assert absent == [State.RECONCILING]
     states = {key: world.state(key) for key in (waiting, asked, unsure, due)}
     assert list(states.values()) == [State.QUEUED, State.RECONCILING, State.UNCERTAIN, State.SCHEDULED]
-    assert resolve(world.store, [unsure], Word.RESEND, world.policy, reason="x", actor=ANN)[0].why == (
+    assert decide(world, unsure, Word.RESEND).why == (
         "the store is held: release it first, with `sendonce db released`"
     )
     assert verify(world.store).ok
@@ -342,7 +350,7 @@ def test_evidence_wins_over_a_doubt() -> None:
     key = queued(world, "r")
     take_over(world)
     let_go(world)
-    (answer,) = resolve(world.store, [key], Word.SENT, world.policy, reason="log", actor=ANN, receipt="m-1")
+    answer = decide(world, key, Word.SENT, receipt="m-1")
     assert (answer.why, answer.state) == ("", "ACCEPTED")
     assert verify(world.store).ok
 
@@ -366,7 +374,7 @@ def test_past_its_expiry_it_is_not_called_expired() -> None:
     world.advance(60.0)
     world.expire()
     assert world.row(key).standing == Standing(State.UNCERTAIN, 2, maybe=True)
-    (answer,) = resolve(world.store, [key], Word.RESEND, world.policy, reason="x", actor=ANN)
+    answer = decide(world, key, Word.RESEND)
     assert "its text was never made" in answer.why
     assert verify(world.store).ok
 

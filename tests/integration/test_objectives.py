@@ -8,8 +8,9 @@ from sendonce.core.delivery import Channel
 from sendonce.core.due import parse_quiet
 from sendonce.core.objective import Kept, Objective, Objectives
 from sendonce.core.outcome import Accepted, Failed, Reason, Unknown
+from sendonce.pipeline.chosen import Filter
 from sendonce.pipeline.objectives import ObjectivesReport, kept
-from sendonce.pipeline.redrive import Filter, redrive
+from sendonce.pipeline.redrive import redrive
 from tests.integration.world import World
 
 DAY_S = 86_400.0

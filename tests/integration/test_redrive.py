@@ -15,7 +15,8 @@ from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.lifecycle import Event, State
 from sendonce.core.outcome import Accepted, Failed, Reason, Rejected, Unknown
 from sendonce.core.policy import Recipients
-from sendonce.pipeline.redrive import Filter, Redrive, dead_letters, groups, redrive, show
+from sendonce.pipeline.chosen import Filter, meant
+from sendonce.pipeline.redrive import Redrive, dead_letters, groups, redrive, show
 from sendonce.pipeline.verify import verify
 from sendonce.ports.store import Tx
 from tests.integration.world import SECOND, World
@@ -108,6 +109,29 @@ def test_a_filter_chooses(filled: World, chosen: Filter, expected: set[str]) -> 
     if not chosen.keys:
         page = filled.read(lambda tx: dead_letters(tx, chosen))
         assert {delivery.key.split(":")[0] for delivery in page.found} == expected
+
+
+@pytest.mark.parametrize(
+    ("chosen", "everything", "means"),
+    [
+        (Filter(), False, False),
+        (Filter(), True, True),
+        (Filter(group="not at all"), False, True),
+        (Filter(until=1), False, True),
+        (Filter(channel="sms"), True, True),
+        (Filter(keys=("d-1:c-1:sms",)), False, True),
+        (Filter(keys=("d-1:c-1:sms",)), True, False),
+        (Filter(keys=("d-1:c-1:sms",), channel="sms"), False, False),
+    ],
+)
+def test_a_choice_says_what_is_meant(chosen: Filter, everything: bool, means: bool) -> None:
+    """All of them only where that was said, and a name that ends in "all" does not say it."""
+    if means:
+        assert meant(chosen, everything=everything, how="--all") == chosen
+        return
+    with pytest.raises(InvalidInput) as error:
+        meant(chosen, everything=everything, how="--all")
+    assert error.value.field == "keys"
 
 
 def test_a_time_range_chooses_by_due_time(filled: World) -> None:
@@ -461,6 +485,7 @@ def test_a_redrive_is_audited_with_the_person_and_the_reason() -> None:
         ({"extend_s": 1e9}, "extend_s"),
         ({"chosen": Filter(channel="fax")}, "channel"),
         ({"chosen": Filter(keys=("nonsense",))}, "delivery_key"),
+        ({"chosen": Filter(keys=("d-1:c-1:sms",), group="loan-7")}, "keys"),
     ],
 )
 def test_requests_that_make_no_sense_are_refused(given: dict[str, Any], field: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,15 +14,16 @@ from sendonce.core.errors import InvalidInput
 from sendonce.core.lifecycle import Event, State
 from sendonce.core.outcome import Accepted, Failed, Reason, Unknown
 from sendonce.core.policy import UncertainPolicy
-from sendonce.pipeline.resolve import DUPLICATE_RISK, Resolved, Word, resolve, uncertain
+from sendonce.pipeline.chosen import CHUNK, Filter
+from sendonce.pipeline.resolve import DUPLICATE_RISK, Resolution, Resolved, Word, resolve, uncertain
 from sendonce.pipeline.verify import verify
 from tests.integration.world import World
 
 
 def decide(world: World, keys: list[str] | str, word: Word, **given: Any) -> list[Resolved]:
     options = {"reason": "asked the customer", "actor": "operator:ann", **given}
-    named = [keys] if isinstance(keys, str) else keys
-    return resolve(world.store, named, word, world.policy, **options)
+    named = (keys,) if isinstance(keys, str) else tuple(keys)
+    return resolve(world.store, Filter(keys=named), word, world.policy, **options).answers
 
 
 @pytest.mark.parametrize(
@@ -207,6 +209,134 @@ def test_a_receipt_belongs_to_one_delivery() -> None:
         decide(world, "nonsense", Word.SENT)
 
 
+# By filter
+
+
+def decide_all(world: World, chosen: Filter, word: Word, **given: Any) -> Resolution:
+    options = {"reason": "asked the provider", "actor": "operator:ann", **given}
+    return resolve(world.store, chosen, word, world.policy, **options)
+
+
+def test_a_filter_decides_all_that_fit_and_a_preview_says_the_same_before() -> None:
+    world = World("N", "N:sms")
+    world.template("other", Channel.EMAIL, "Hello {{ name }}", subject="Hi")
+    keys = [world.uncertain(f"u-{number}", group="loan-7") for number in range(3)]
+    other = world.uncertain("other", template="other")
+    texts = world.uncertain("text", account="sms-N")
+    dead = world.dead("d-1", group="loan-7")
+    world.apply_policy()
+    world.withdraw(keys[1])
+    cancelled = "it was cancelled or opted out meanwhile: it must not be sent again"
+    before = {key: world.row(key) for key in (*keys, other, texts, dead)}
+
+    for chosen, count in (
+        (Filter(), 5),
+        (Filter(channel="sms"), 1),
+        (Filter(account="email-N"), 4),
+        (Filter(template="other"), 1),
+        (Filter(reason="unknown"), 4),
+        (Filter(reason="unknown:timeout"), 4),
+        (Filter(reason="failed"), 0),
+        (Filter(until=before[keys[0]].course.due_at), 0),
+        (Filter(tenant="nobody"), 0),
+    ):
+        assert decide_all(world, chosen, Word.NOT_SENT, preview=True).resolved == count, chosen
+    planned = decide_all(world, Filter(group="loan-7"), Word.RESEND, preview=True)
+    assert {key: world.row(key) for key in before} == before
+    assert world.read(lambda tx: tx.rows("view_audit", before=2**62, limit=9)) == []
+
+    done = decide_all(world, Filter(group="loan-7"), Word.RESEND)
+    for each in (planned, done):
+        assert (each.resolved, each.refused, each.answers) == (2, {cancelled: 1}, [])
+        assert each.examples == [(keys[1], cancelled)]
+    assert [world.state(key) for key in keys] == [State.QUEUED, State.UNCERTAIN, State.QUEUED]
+    assert world.state(dead) is State.DEAD
+    (act,) = world.read(lambda tx: tx.rows("view_audit", before=2**62, limit=9))
+    assert (act["actor"], act["action"], act["target"]) == (
+        "operator:ann",
+        "resolve",
+        "tenant=default group=loan-7",
+    )
+    assert json.loads(str(act["body"])) == {"decision": "resend", "resolved": 2, "refused": 1}
+
+    assert decide_all(world, Filter(channel="email"), Word.SENT).resolved == 2
+    assert [world.state(key) for key in (keys[1], other, texts)] == [
+        State.ASSUMED_SENT,
+        State.ASSUMED_SENT,
+        State.UNCERTAIN,
+    ]
+    assert verify(world.store).ok
+
+
+def lost(world: World, count: int) -> list[str]:
+    """So many that are uncertain."""
+    keys = [world.schedule(f"u-{number}") for number in range(count)]
+    world.pass_()
+    while world.state(keys[-1]) is not State.UNCERTAIN:
+        world.send(Unknown("timeout"))
+        world.advance(60)  # the breaker rests
+    return keys
+
+
+def test_who_stops_it_halfway_may_go_on() -> None:
+    world = World("N")
+    keys = lost(world, CHUNK + 5)
+    seen: list[int] = []
+
+    class Stopped(Exception):
+        pass
+
+    def stop(done: Resolution) -> None:
+        seen.append(done.seen)
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        decide_all(world, Filter(), Word.NOT_SENT, progress=stop)
+    assert seen == [CHUNK]
+    assert decide_all(world, Filter(), Word.NOT_SENT).resolved == 5
+    assert {world.state(key) for key in keys} == {State.NOT_SENT}
+
+
+def test_what_is_attempted_meanwhile_is_left_for_the_next_time() -> None:
+    """Whoever decides has asked about the attempts that were. Else one resend would send it a third time."""
+    world = World("N")
+    keys = lost(world, CHUNK + 5)
+    late = world.schedule("late", due_in_s=1.0)
+
+    def meanwhile(_: Resolution) -> None:
+        while world.state(late) is not State.UNCERTAIN:
+            world.advance(60)
+            world.pass_()
+            world.send(Unknown("timeout"))
+
+    done = decide_all(world, Filter(), Word.RESEND, progress=meanwhile)
+    assert (done.resolved, done.refused) == (len(keys), {})
+    assert [world.events(key).count(Event.PERMITTED) for key in (*keys, late)] == [1] * len(keys) + [0]
+    assert (world.state(keys[0]), world.state(late)) == (State.UNCERTAIN, State.UNCERTAIN)
+    decide_all(world, Filter(), Word.NOT_SENT)
+    assert (world.state(keys[0]), world.state(late)) == (State.NOT_SENT, State.NOT_SENT)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "word", "given", "field"),
+    [
+        (Filter(channel="fax"), Word.SENT, {}, "channel"),
+        (Filter(keys=("u-1:c-1:email",), channel="email"), Word.SENT, {}, "keys"),
+        (Filter(channel="email"), Word.SENT, {"receipt": "SM1"}, "receipt"),
+        (Filter(), Word.SENT, {"receipt": "SM1"}, "receipt"),
+    ],
+)
+def test_a_choice_that_makes_no_sense_decides_nothing(
+    chosen: Filter, word: Word, given: dict[str, Any], field: str
+) -> None:
+    world = World("N")
+    key = world.uncertain("u-1")
+    with pytest.raises(InvalidInput) as error:
+        decide_all(world, chosen, word, **given)
+    assert error.value.field == field
+    assert world.state(key) is State.UNCERTAIN
+
+
 # The list
 
 
@@ -217,7 +347,7 @@ def test_the_list_says_since_when_why_and_what_may_be_done() -> None:
     world.advance(30)
     cancelled = world.uncertain("b")
     world.withdraw(cancelled)
-    page = world.read(lambda tx: uncertain(tx, world.policy))
+    page = world.read(lambda tx: uncertain(tx, world.policy, Filter()))
     assert [each.delivery.key for each in page.found] == [first, cancelled]
     assert page.after is None
     assert page.found[0].since == sent_at
@@ -236,19 +366,19 @@ def test_the_list_goes_in_pages_and_by_account() -> None:
     seen: list[str] = []
     after = (-1, 0)
     while True:
-        page = world.read(partial(uncertain, policy=world.policy, limit=2, after=after))
+        page = world.read(partial(uncertain, policy=world.policy, chosen=Filter(), limit=2, after=after))
         seen += [each.delivery.key for each in page.found]
         if page.after is None:
             break
         after = page.after
     assert sorted(seen) == sorted([*keys, other])
-    found = world.read(lambda tx: uncertain(tx, world.policy, account="sms-N")).found
+    found = world.read(lambda tx: uncertain(tx, world.policy, Filter(account="sms-N"))).found
     assert [each.delivery.key for each in found] == [other]
-    found = world.read(lambda tx: uncertain(tx, world.policy, channel="email")).found
+    found = world.read(lambda tx: uncertain(tx, world.policy, Filter(channel="email"))).found
     assert len(found) == 5
 
 
 def test_a_lost_account_is_told_in_the_list() -> None:
     world, _ = situation("no account")
-    (each,) = world.read(lambda tx: uncertain(tx, world.policy)).found
+    (each,) = world.read(lambda tx: uncertain(tx, world.policy, Filter())).found
     assert each.resend == "its account 'email-N' is not configured any more"

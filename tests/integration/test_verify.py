@@ -25,7 +25,8 @@ from sendonce.core.outcome import (
     ThrottleScope,
     Unknown,
 )
-from sendonce.pipeline.redrive import Filter, redrive
+from sendonce.pipeline.chosen import Filter
+from sendonce.pipeline.redrive import redrive
 from sendonce.pipeline.resolve import Word, resolve
 from sendonce.pipeline.verify import SPAN, Verified, verify
 from sendonce.ports.store import Store
@@ -49,10 +50,9 @@ def full_life(world: World) -> None:
     for number in range(3):
         world.uncertain(f"u-{number}", account="email-N")
     for word, number in ((Word.SENT, 0), (Word.NOT_SENT, 1), (Word.RESEND, 2)):
-        (answer,) = resolve(
-            world.store, [f"u-{number}:c-1:email"], word, world.policy, reason="asked", actor="operator:ann"
-        )
-        assert answer.done, answer
+        chosen = Filter(keys=(f"u-{number}:c-1:email",))
+        done = resolve(world.store, chosen, word, world.policy, reason="asked", actor="operator:ann")
+        assert done.resolved == 1, done
     world.send(Accepted("again"), "email-N")
     world.schedule("r-5", valid_s=10.0)
     world.schedule("r-6", due_in_s=3600, also=[Channel.EMAIL])

@@ -29,11 +29,12 @@ from sendonce.core.outcome import (
 )
 from sendonce.core.pacing import GateLimits, Limit
 from sendonce.pipeline import overview as overview_module
+from sendonce.pipeline.chosen import Filter
 from sendonce.pipeline.find import NEWEST, find
 from sendonce.pipeline.overview import AccountView, ChannelView, Overview, overview
 from sendonce.pipeline.pause import Scope, Target, pause, resume
 from sendonce.pipeline.record import Line, body_of, lines_of
-from sendonce.pipeline.redrive import Filter, redrive
+from sendonce.pipeline.redrive import redrive
 from sendonce.pipeline.report import report
 from sendonce.pipeline.sentences import reason_words, sentence, tell_customer
 from sendonce.pipeline.standstill import Situation, Word, why_nothing_leaves

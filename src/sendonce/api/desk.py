@@ -3,6 +3,7 @@ more; all of one tenant."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 from fastapi import Path, Query, Request, Response
@@ -18,10 +19,11 @@ from sendonce.core.delivery import Channel
 from sendonce.core.due import parse_due
 from sendonce.core.duration import parse_duration
 from sendonce.core.errors import InvalidInput, Refused
+from sendonce.pipeline.chosen import Filter, meant
 from sendonce.pipeline.hand_in import send_again
 from sendonce.pipeline.intake import Verdict
-from sendonce.pipeline.redrive import Filter, Redrive, dead_letters, groups, redrive, show
-from sendonce.pipeline.resolve import DUPLICATE_RISK, Word, resolve, uncertain
+from sendonce.pipeline.redrive import Redrive, dead_letters, groups, redrive, show
+from sendonce.pipeline.resolve import DUPLICATE_RISK, Resolution, Word, resolve, uncertain
 
 KEYS_MAX = 1_000
 
@@ -78,12 +80,8 @@ class DeadLetterSaid(DeliverySaid):
     fresh_refused: str = Field(description="The same, with content made anew.")
 
 
-class RedriveAsked(Asked):
-    """Which dead letters go again: some keys, or all that the filters choose, or with `all` every one."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"account": "mail", "reason": "the relay is back", "preview": True}]}
-    )
+class ChoiceAsked(Asked):
+    """Which deliveries: some keys, or all that the filters choose, or with `all` every one."""
 
     keys: list[str] = Field(default_factory=list, max_length=KEYS_MAX)
     all: bool = False
@@ -95,10 +93,19 @@ class RedriveAsked(Asked):
     due_from: str = ""
     due_to: str = ""
     reason: Reason
+    preview: bool = Field(False, description="Answer the same and change nothing.")
+
+
+class RedriveAsked(ChoiceAsked):
+    """Which dead letters go again, and how."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"account": "mail", "reason": "the relay is back", "preview": True}]}
+    )
+
     per_second: float = 5.0
     extend: str = Field("", description="Valid for at least so long from now.", examples=["2h"])
     fresh: bool = Field(False, description="Make the content anew, from the template as it is then.")
-    preview: bool = Field(False, description="Answer the same and change nothing.")
 
 
 class RefusedSaid(Said):
@@ -135,19 +142,27 @@ class UncertainSaid(Said):
     next: str | None
 
 
-class ResolutionAsked(Asked):
-    """What a person decides about uncertain deliveries, each on its own."""
+class ResolutionAsked(ChoiceAsked):
+    """What a person decides about uncertain deliveries, each on its own. By a filter: about those whose last
+    attempt was before this request."""
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"keys": ["r-1:c-1:sms"], "decision": "not_sent", "reason": "asked the provider"}]
+            "examples": [
+                {"keys": ["r-1:c-1:sms"], "decision": "not_sent", "reason": "asked the provider"},
+                {
+                    "account": "text",
+                    "cause": "unknown:timeout",
+                    "decision": "not_sent",
+                    "reason": "none of them in the provider's log",
+                    "preview": True,
+                },
+            ]
         }
     )
 
-    keys: list[str] = Field(min_length=1, max_length=KEYS_MAX)
     decision: str = Field(description="sent, not_sent or resend.")
-    reason: Reason
-    receipt: str = Field("", description="For sent: the provider's number, as proof.")
+    receipt: str = Field("", description="For sent, and one key: the provider's number, as proof.")
     may_arrive_twice: bool = Field(False, description="For resend: that it may is understood.")
 
 
@@ -159,8 +174,14 @@ class AnswerSaid(Said):
 
 
 class ResolutionSaid(Said):
+    """What was decided, or in a preview would be, and what was not."""
+
     decision: Word
-    answers: list[AnswerSaid]
+    preview: bool
+    resolved: int
+    refused: list[RefusedSaid]
+    examples: list[ExampleSaid] = Field(description="Of the refused, the first 200.")
+    answers: list[AnswerSaid] = Field(description="For keys: one each, in their order. Empty for a filter.")
 
 
 class RepetitionAsked(Asked):
@@ -266,19 +287,7 @@ def read_dead_letter(key: Key, caller: MayRead) -> DeadLetterSaid:
 @resource.post("/redrives", Scope.OPERATE, response_model=RedriveSaid)
 def redrive_dead_letters(request: Request, asked: RedriveAsked, caller: MayOperate) -> Response:
     """Queue dead letters again, under the same keys, at a pace. Consent and expiry are read again."""
-    chosen = Filter(
-        tenant=caller.tenant,
-        channel=asked.channel,
-        account=asked.account,
-        reason=asked.cause,
-        template=asked.template,
-        group=asked.group,
-        since=_time(caller, asked.due_from, "due_from"),
-        until=_time(caller, asked.due_to, "due_to"),
-        keys=tuple(asked.keys),
-    )
-    if str(chosen).endswith(" all") and not asked.all:
-        raise InvalidInput('nothing is chosen: name keys, a filter, or "all": true', field="keys")
+    chosen = _chosen(caller, asked)
 
     def work() -> Done:
         done = redrive(
@@ -302,9 +311,17 @@ def _redrive(done: Redrive) -> RedriveSaid:
         preview=done.preview,
         redriven=done.redriven,
         last_at=instant(done.last_at),
-        refused=[RefusedSaid(why=why, count=count) for why, count in done.refused.most_common()],
-        examples=[ExampleSaid(key=key, why=why) for key, why in done.examples],
+        refused=_refused(done.refused),
+        examples=_examples(done.examples),
     )
+
+
+def _refused(counts: Counter[str]) -> list[RefusedSaid]:
+    return [RefusedSaid(why=why, count=count) for why, count in counts.most_common()]
+
+
+def _examples(found: list[tuple[str, str]]) -> list[ExampleSaid]:
+    return [ExampleSaid(key=key, why=why) for key, why in found]
 
 
 @resource.get("/uncertain", Scope.READ)
@@ -312,19 +329,32 @@ def list_uncertain(
     caller: MayRead,
     channel: Channel | None = None,
     account: Text = "",
+    cause: Text = "",
+    template: Text = "",
+    group: Text = "",
+    due_from: Text = "",
+    due_to: Text = "",
     limit: Limit = LIMIT,
     cursor: Cursor = "",
 ) -> UncertainSaid:
     """What may have been sent and may not: a person decides, with a resolution."""
-    pages = Pages(caller, "uncertain", {"channel": channel, "account": account})
+    chosen = Filter(
+        tenant=caller.tenant,
+        channel=channel.value if channel else "",
+        account=account,
+        reason=cause,
+        template=template,
+        group=group,
+        since=_time(caller, due_from, "due_from"),
+        until=_time(caller, due_to, "due_to"),
+    )
+    pages = Pages(caller, "uncertain", {"chosen": repr(chosen)})
     after = pages.after(cursor)
     page = caller.read(
         lambda tx: uncertain(
             tx,
             caller.policy,
-            tenant=caller.tenant,
-            channel=channel.value if channel else "",
-            account=account,
+            chosen,
             limit=limit,
             after=(int(after[0]), int(after[1])) if after else (-1, 0),
         )
@@ -348,33 +378,39 @@ def list_uncertain(
 def resolve_uncertain(request: Request, asked: ResolutionAsked, caller: MayOperate) -> Response:
     """Decide uncertain deliveries. A resend may reach the customer twice, and takes a word for that."""
     word = _word(asked.decision)
-    if word is Word.RESEND and not asked.may_arrive_twice:
+    chosen = _chosen(caller, asked)
+    if word is Word.RESEND and not asked.may_arrive_twice and not asked.preview:
         raise Refused(
             f'{DUPLICATE_RISK} "may_arrive_twice": true says that this is understood', code="duplicate_risk"
         )
 
     def work() -> Done:
-        answers = resolve(
+        done = resolve(
             caller.store,
-            asked.keys,
+            chosen,
             word,
             caller.policy,
             reason=asked.reason,
             actor=caller.actor,
             receipt=asked.receipt,
-            tenant=caller.tenant,
+            preview=asked.preview,
         )
-        return said(
-            ResolutionSaid(
-                decision=word,
-                answers=[
-                    AnswerSaid(key=each.key, done=each.done, state=each.state, why=each.why)
-                    for each in answers
-                ],
-            )
-        )
+        return said(_resolution(done))
 
     return once(request, caller, work)
+
+
+def _resolution(done: Resolution) -> ResolutionSaid:
+    return ResolutionSaid(
+        decision=done.word,
+        preview=done.preview,
+        resolved=done.resolved,
+        refused=_refused(done.refused),
+        examples=_examples(done.examples),
+        answers=[
+            AnswerSaid(key=each.key, done=each.done, state=each.state, why=each.why) for each in done.answers
+        ],
+    )
 
 
 @resource.post("/repetitions", Scope.OPERATE, response_model=RepetitionSaid)
@@ -395,6 +431,21 @@ def send_once_more(request: Request, asked: RepetitionAsked, caller: MayOperate)
         )
 
     return once(request, caller, work)
+
+
+def _chosen(caller: Caller, asked: ChoiceAsked) -> Filter:
+    chosen = Filter(
+        tenant=caller.tenant,
+        channel=asked.channel,
+        account=asked.account,
+        reason=asked.cause,
+        template=asked.template,
+        group=asked.group,
+        since=_time(caller, asked.due_from, "due_from"),
+        until=_time(caller, asked.due_to, "due_to"),
+        keys=tuple(asked.keys),
+    )
+    return meant(chosen, everything=asked.all, how='"all": true')
 
 
 def _word(text: str) -> Word:

@@ -20,8 +20,11 @@ from sendonce.core.duration import parse_duration, say_duration
 from sendonce.core.errors import InvalidInput, Refused
 
 if TYPE_CHECKING:
-    from sendonce.pipeline.redrive import DeadLetter, Filter, Redrive
-    from sendonce.pipeline.resolve import Resolved, Uncertain, Word
+    from collections import Counter
+
+    from sendonce.pipeline.chosen import Filter
+    from sendonce.pipeline.redrive import DeadLetter, Redrive
+    from sendonce.pipeline.resolve import Resolution, Resolved, Uncertain, Word
 
 SHOWN_MAX: Final = 50
 
@@ -32,6 +35,10 @@ Account = Annotated[str, typer.Option("--account", help="Only this account.")]
 Cause = Annotated[
     str,
     typer.Option("--cause", help='What it died of, such as "failed:connection", or "failed" for all such.'),
+]
+Doubt = Annotated[
+    str,
+    typer.Option("--cause", help='What left it so, such as "unknown:timeout", or "unknown" for all such.'),
 ]
 Template = Annotated[str, typer.Option("--template", help="Only with this template.")]
 Group = Annotated[str, typer.Option("--group", help="Only of this group.")]
@@ -184,13 +191,16 @@ def redrive(
     tenant: TenantOption = DEFAULT_TENANT,
 ) -> Exit:
     """Queue dead letters again, under the same keys, at a pace. Consent and expiry are read again."""
+    from sendonce.pipeline.chosen import meant
     from sendonce.pipeline.redrive import redrive as again_to_queue
 
-    chosen = _filter(
-        shell, tenant, channel, account, cause, template, group, since, until, keys=tuple(keys or ())
+    chosen = meant(
+        _filter(
+            shell, tenant, channel, account, cause, template, group, since, until, keys=tuple(keys or ())
+        ),
+        everything=everything,
+        how="--all",
     )
-    if str(chosen).endswith(" all") and not everything:
-        raise InvalidInput("nothing is chosen: name keys, narrow by an option, or say --all", field="keys")
     with shell.screen.progress("redriving") as bar:
         done = again_to_queue(
             shell.store,
@@ -215,8 +225,7 @@ def _show_redrive(screen: Screen, done: Redrive) -> None:
             "redriven": done.redriven,
             "last_at": done.last_at,
             "per_second": done.per_s,
-            "refused": [{"why": why, "count": count} for why, count in done.refused.most_common()],
-            "examples": [{"key": key, "why": why} for key, why in done.examples],
+            **_refused_document(done.refused, done.examples),
         }
     )
     verb = "would go again" if done.preview else "queued again"
@@ -225,10 +234,21 @@ def _show_redrive(screen: Screen, done: Redrive) -> None:
     )
     if done.redriven:
         screen.say(f"the last of them may go at {when(done.last_at)}", style=QUIET)
-    if done.refused:
-        screen.say(f"{done.refused.total():,} refused:", style=CARE)
-        screen.table(("#number", "why"), [(count, why) for why, count in done.refused.most_common()])
-        screen.table(("delivery", "why"), done.examples[:10])
+    _show_refused(screen, done.refused, done.examples)
+
+
+def _refused_document(refused: Counter[str], examples: list[tuple[str, str]]) -> dict[str, object]:
+    return {
+        "refused": [{"why": why, "count": count} for why, count in refused.most_common()],
+        "examples": [{"key": key, "why": why} for key, why in examples],
+    }
+
+
+def _show_refused(screen: Screen, refused: Counter[str], examples: list[tuple[str, str]]) -> None:
+    if refused:
+        screen.say(f"{refused.total():,} refused:", style=CARE)
+        screen.table(("#number", "why"), [(count, why) for why, count in refused.most_common()])
+        screen.table(("delivery", "why"), examples[:10])
 
 
 def _filter(
@@ -243,7 +263,7 @@ def _filter(
     until: str,
     keys: tuple[str, ...] = (),
 ) -> Filter:
-    from sendonce.pipeline.redrive import Filter
+    from sendonce.pipeline.chosen import Filter
 
     now, zone = shell.now, shell.policy.zone(tenant)
     return Filter(
@@ -266,15 +286,19 @@ def uncertain(
     shell: Shell,
     channel: Channel = "",
     account: Account = "",
+    cause: Doubt = "",
+    template: Template = "",
+    group: Group = "",
+    since: Since = "",
+    until: Until = "",
     limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="How many at most.")] = SHOWN_MAX,
     tenant: Annotated[str, typer.Option("--tenant", help="Whose data; otherwise everybody's.")] = "",
 ) -> None:
     """What may have been sent and may not: a person decides, with `resolve`."""
     from sendonce.pipeline.resolve import uncertain as look
 
-    page = shell.read(
-        lambda tx: look(tx, shell.policy, tenant=tenant, channel=channel, account=account, limit=limit)
-    )
+    chosen = _filter(shell, tenant, channel, account, cause, template, group, since, until)
+    page = shell.read(lambda tx: look(tx, shell.policy, chosen, limit=limit))
     shell.screen.document(
         {"uncertain": [_uncertain(each) for each in page.found], "more": page.after is not None}
     )
@@ -299,6 +323,8 @@ def uncertain(
         "ask the provider, then: sendonce resolve KEY --as sent|not_sent|resend --reason ...",
         style=QUIET,
     )
+    if page.after is not None:
+        shell.screen.say(f"more than {limit}: --limit shows more, the options narrow it down", style=QUIET)
 
 
 def _uncertain(each: Uncertain) -> dict[str, object]:
@@ -313,40 +339,76 @@ def _uncertain(each: Uncertain) -> dict[str, object]:
 
 def resolve(
     shell: Shell,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Delivery keys.")],
     decision: Annotated[str, typer.Option("--as", metavar="WORD", help="sent, not_sent or resend.")],
     reason: Reason,
+    keys: Keys = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that is uncertain of the tenant.")] = False,
+    channel: Channel = "",
+    account: Account = "",
+    cause: Doubt = "",
+    template: Template = "",
+    group: Group = "",
+    since: Since = "",
+    until: Until = "",
     receipt: Annotated[
-        str, typer.Option("--receipt", help="The provider's number, as proof that it was sent.")
+        str, typer.Option("--receipt", help="The provider's number, as proof that this one was sent.")
     ] = "",
     yes: Annotated[
         bool, typer.Option("--yes", help="For resend: that it may arrive twice is understood.")
     ] = False,
+    preview: Preview = False,
     tenant: TenantOption = DEFAULT_TENANT,
 ) -> Exit:
     """Decide uncertain deliveries. A resend may reach the customer twice."""
+    from sendonce.pipeline.chosen import meant
     from sendonce.pipeline.resolve import DUPLICATE_RISK, Word
     from sendonce.pipeline.resolve import resolve as decide
 
     word = _word(decision)
-    if word is Word.RESEND and not yes:
+    chosen = meant(
+        _filter(
+            shell, tenant, channel, account, cause, template, group, since, until, keys=tuple(keys or ())
+        ),
+        everything=everything,
+        how="--all",
+    )
+    if word is Word.RESEND and not yes and not preview:
         raise Refused(f"{DUPLICATE_RISK} --yes says that this is understood", code="duplicate_risk")
-    with shell.screen.progress("resolving", len(keys)) as bar:
-        answers = decide(
+    with shell.screen.progress("resolving") as bar:
+        done = decide(
             shell.store,
-            keys,
+            chosen,
             word,
             shell.policy,
             reason=reason,
             actor=shell.actor,
             receipt=receipt,
-            tenant=tenant,
-            progress=bar.to,
+            preview=preview,
+            progress=lambda so_far: bar.to(so_far.seen),
         )
-    shell.screen.document({"decision": word, "answers": answers})
-    for answer in answers:
-        _show_answer(shell.screen, answer)
-    return _exit_of(answers)
+    _show_resolution(shell.screen, done)
+    if done.answers:
+        return _exit_of(done.answers)
+    return Exit.PARTLY if done.refused else Exit.OK
+
+
+def _show_resolution(screen: Screen, done: Resolution) -> None:
+    screen.document(
+        {
+            "decision": done.word,
+            "preview": done.preview,
+            "resolved": done.resolved,
+            **_refused_document(done.refused, done.examples),
+            "answers": done.answers,
+        }
+    )
+    for answer in done.answers:
+        _show_answer(screen, answer, preview=done.preview)
+    if not done.answers:
+        verb = "would be" if done.preview else "were"
+        number = counted(done.resolved, "delivery", "deliveries")
+        screen.say(f"{number} {verb} decided: {done.word}", style=GOOD if done.resolved else "")
+        _show_refused(screen, done.refused, done.examples)
 
 
 def _word(text: str) -> Word:
@@ -358,8 +420,9 @@ def _word(text: str) -> Word:
         raise InvalidInput(f"--as {text!r:.80} must be one of {', '.join(Word)}", field="--as") from None
 
 
-def _show_answer(screen: Screen, answer: Resolved) -> None:
-    text = f"{answer.key}: {answer.state}" if answer.done else f"{answer.key}: refused, {answer.why}"
+def _show_answer(screen: Screen, answer: Resolved, *, preview: bool) -> None:
+    became = f"would be {answer.state}" if preview else answer.state
+    text = f"{answer.key}: {became}" if answer.done else f"{answer.key}: refused, {answer.why}"
     screen.say(text, style=GOOD if answer.done else BAD)
 
 

@@ -18,12 +18,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 from sendonce import telemetry
 from sendonce.core.consent import refusal
-from sendonce.core.delivery import parse_channel, parse_key
+from sendonce.core.delivery import parse_key
 from sendonce.core.duration import say_duration
 from sendonce.core.errors import InvalidInput, NotFound
 from sendonce.core.ledger import Value
@@ -32,16 +31,14 @@ from sendonce.core.pacing import SECOND
 from sendonce.core.policy import Policy
 from sendonce.core.reminder import DEFAULT_TENANT
 from sendonce.moves import facts_of
+from sendonce.pipeline.chosen import NO_DELIVERY, START, Filter, Part, checked, page, walk
 from sendonce.pipeline.reach import may_reach
-from sendonce.pipeline.record import Line, delivery_by_key, delivery_of, lines_of
+from sendonce.pipeline.record import Line, delivery_by_key, lines_of
 from sendonce.pipeline.sentences import reason_words
 from sendonce.ports.store import Content, Course, Delivery, Move, Store, Tx
 from sendonce.telemetry import tell
 from sendonce.withdrawal import check_reason
 
-CHUNK: Final = 50
-"""Deliveries in one unit: about 5 ms of the write lock."""
-PREVIEW_CHUNK: Final = 500
 LIMIT_MAX: Final = 500
 GROUPS_MAX: Final = 500
 EXAMPLES_MAX: Final = 200
@@ -49,41 +46,6 @@ PER_S_MAX: Final = 1_000.0
 EXPIRY_MAX_S: Final = 90 * 86_400.0
 
 _STATES: Final = (State.DEAD, State.REJECTED)
-_START: Final = (-1, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which dead letters. "" and 0 stand for any.
-
-    reason        a coded reason, or its family: "failed" for "failed:connection" and its like
-    since, until  due from, and before (microseconds UTC)
-    keys          only these deliveries; what of them is no dead letter is refused, not ignored
-    """
-
-    tenant: str = DEFAULT_TENANT
-    channel: str = ""
-    account: str = ""
-    reason: str = ""
-    template: str = ""
-    group: str = ""
-    since: int = 0
-    until: int = 0
-    keys: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        named = {
-            "channel": self.channel,
-            "account": self.account,
-            "reason": self.reason,
-            "template": self.template,
-            "group": self.group,
-            "since": self.since,
-            "until": self.until,
-            "keys": len(self.keys),
-        }
-        given = [f"{name}={value}" for name, value in named.items() if value]
-        return f"tenant={self.tenant} {' '.join(given) or 'all'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +163,13 @@ def dead_letters(
     tx: Tx, chosen: Filter, *, limit: int = 100, after: tuple[str, int, int] | None = None
 ) -> DeadPage:
     """A page of them. `limit` is cut to `LIMIT_MAX`. Raises `InvalidInput` for an unknown channel."""
-    chosen = _checked(chosen)
+    chosen = checked(chosen)
     limit = max(1, min(limit, LIMIT_MAX))
-    state, at, id_ = after or (State.DEAD.value, *_START)
+    state, at, id_ = after or (State.DEAD.value, *START)
     found: list[Delivery] = []
     for each in _STATES[_STATES.index(State(state)) :]:
-        place = (at, id_) if each == state else _START
-        found += _page(tx, chosen, each, place, limit + 1 - len(found))
+        place = (at, id_) if each == state else START
+        found += page(tx, chosen, each, place, limit + 1 - len(found))
         if len(found) > limit:
             last = found[limit - 1]
             return DeadPage(tuple(found[:limit]), (last.standing.state.value, last.course.next_at, last.id))
@@ -255,22 +217,22 @@ def redrive(
     channel or what is no delivery key.
     """
     reason = check_reason(reason)
-    chosen = _checked(chosen)
+    chosen = checked(chosen)
     _check_pace(per_s, extend_s)
     done = Redrive(chosen, preview, per_s)
-    plan = _Plan(store.read(lambda tx: tx.now), reason, actor, per_s, extend_s, fresh)
-    for first in _takes(chosen, PREVIEW_CHUNK if preview else CHUNK):
-        take: _Take | None = first
-        while take is not None:
-            unit = partial(_unit, take, plan, policy, done.redriven, preview)
-            answers, take = store.read(unit) if preview else store.write(unit).result()
-            for key, why, at in answers:
-                if why:
-                    done.refuse(key, why)
-                else:
-                    done.redriven += 1
-                    done.last_at = max(done.last_at, at)
-            progress(done)
+    plan = _Plan(store.read(lambda tx: tx.now), reason, actor, per_s, extend_s, fresh, preview)
+
+    def unit(tx: Tx, part: Part) -> list[_Answer]:
+        return _unit(tx, part, plan, policy, done.redriven)
+
+    for answers in walk(store, chosen, _STATES, unit, preview=preview):
+        for key, why, at in answers:
+            if why:
+                done.refuse(key, why)
+            else:
+                done.redriven += 1
+                done.last_at = max(done.last_at, at)
+        progress(done)
     if not preview and done.seen:
         _audit(store, done, reason, actor, fresh=fresh, extend_s=extend_s)
         tell(telemetry.REDRIVEN, count=done.redriven, refused=done.refused.total())
@@ -287,68 +249,19 @@ class _Plan:
     per_s: float
     extend_s: float
     fresh: bool
+    preview: bool
 
 
 _Answer = tuple[str, str, int]
 """(key, why it is refused or "", the instant at which it may go)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pages:
-    """Walks the desk in the order of its index, from a place on."""
-
-    chosen: Filter
-    state: State
-    limit: int
-    place: tuple[int, int] = _START
-
-    def read(self, tx: Tx) -> list[Delivery]:
-        return _page(tx, self.chosen, self.state, self.place, self.limit)
-
-    def after(self, rows: Sequence[Delivery]) -> _Pages | None:
-        if len(rows) < self.limit:
-            return None
-        return replace(self, place=(rows[-1].course.next_at, rows[-1].id))
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """The deliveries that were named, a unit of them."""
-
-    tenant: str
-    keys: tuple[str, ...]
-
-    def read(self, tx: Tx) -> list[Delivery]:
-        found = (delivery_by_key(tx, self.tenant, key) for key in self.keys)
-        return [row for row in found if row is not None]
-
-    def after(self, rows: Sequence[Delivery]) -> None:
-        return None
-
-
-_Take = _Pages | _Named
-
-
-def _takes(chosen: Filter, limit: int) -> Iterator[_Take]:
-    if not chosen.keys:
-        for state in _STATES:
-            yield _Pages(chosen, state, limit)
-    for start in range(0, len(chosen.keys), limit):
-        yield _Named(chosen.tenant, chosen.keys[start : start + limit])
-
-
-def _unit(
-    take: _Take, plan: _Plan, policy: Policy, redriven: int, preview: bool, tx: Tx
-) -> tuple[list[_Answer], _Take | None]:
-    """One unit: judge a page, move what may go; the answers, and where the next unit goes on."""
-    seen = take.read(tx)
-    rows = seen if preview else tx.deliveries.by_ids([row.id for row in seen])
-    desk = _Desk(tx, policy, rows)
+def _unit(tx: Tx, part: Part, plan: _Plan, policy: Policy, redriven: int) -> list[_Answer]:
+    """One unit: judge its deliveries, move what may go."""
+    desk = _Desk(tx, policy, part.rows)
     answers: list[_Answer] = []
     moves: list[Move] = []
-    for row in sorted(rows, key=lambda row: (row.course.due_at, row.id)):
-        if isinstance(take, _Pages) and row.ended_at > plan.started_at:
-            continue  # redriven by this very call, and dead again: once is enough
+    for row in sorted(part.rows, key=lambda row: (row.course.due_at, row.id)):
         turn = plan.started_at + int((redriven + len(moves)) / plan.per_s * SECOND)
         course = _course(row, plan, max(tx.now, turn), tx.now)
         moved = desk.judge(row, course, fresh=plan.fresh)
@@ -357,13 +270,10 @@ def _unit(
             continue
         answers.append((row.key, "", course.next_at))
         moves.append(_move(row, moved, course, plan))
-    if isinstance(take, _Named):
-        known = {row.key for row in rows}
-        answers += [(key, "no delivery has this key", 0) for key in take.keys if key not in known]
-    if not preview:
+    if not plan.preview:
         done = tx.deliveries.move(moves)
         assert all(done), "rows locked in this unit cannot have moved"
-    return answers, take.after(seen)
+    return answers + [(key, NO_DELIVERY, 0) for key in part.unknown]
 
 
 def _course(row: Delivery, plan: _Plan, at: int, now: int) -> Course:
@@ -457,25 +367,6 @@ class _Desk:
         return reminder.recipients.get(row.channel.value, {}).get("to", "") if reminder is not None else ""
 
 
-def _page(tx: Tx, chosen: Filter, state: State, place: tuple[int, int], limit: int) -> list[Delivery]:
-    rows = tx.rows(
-        "view_desk",
-        state=state.value,
-        next_at=place[0],
-        id=place[1],
-        tenant=chosen.tenant,
-        channel=chosen.channel,
-        account=chosen.account,
-        reason=chosen.reason,
-        group=chosen.group,
-        since=chosen.since,
-        until=chosen.until,
-        template=chosen.template,
-        limit=limit,
-    )
-    return [delivery_of(row) for row in rows]
-
-
 def _attempts(lines: Sequence[Line]) -> list[Attempt]:
     """Each claim with the outcome that was settled for it, if any."""
     attempts: list[Attempt] = []
@@ -531,12 +422,6 @@ def _changed(tx: Tx, row: Delivery, policy: Policy) -> Iterator[str]:
     left = row.course.expires_at - tx.now
     passed = "its expiry passed {} ago" if left <= 0 else "it is valid for another {}"
     yield passed.format(say_duration(left / SECOND))
-
-
-def _checked(chosen: Filter) -> Filter:
-    channel = parse_channel(chosen.channel).value if chosen.channel else ""
-    keys = tuple(dict.fromkeys(parse_key(key).key for key in chosen.keys))
-    return replace(chosen, channel=channel, keys=keys)
 
 
 def _check_pace(per_s: float, extend_s: float) -> None:

@@ -5,35 +5,39 @@
     resend    one more attempt, which may arrive twice: `DUPLICATE_RISK` says so
 
 Each decision stands in the ledger with the person and the reason. Late evidence still wins over it.
+Deliveries are decided by key, or all that a filter chooses; a preview gives the same answers and changes
+nothing.
+
+What is decided by a filter is what was attempted before it was asked for: of a later attempt nobody can have
+asked the provider yet. So one that is sent again, and uncertain again meanwhile, is not sent a third time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
-from itertools import islice
 from typing import Final, assert_never
 
 from sendonce import telemetry
-from sendonce.core.consent import refusal
+from sendonce.core.consent import Preference, refusal
 from sendonce.core.delivery import parse_key
 from sendonce.core.errors import InvalidInput
 from sendonce.core.ledger import Value
 from sendonce.core.lifecycle import SAYS_NOT_SENT, Event, NotMoved, State
 from sendonce.core.policy import Policy, UncertainPolicy
-from sendonce.core.reminder import DEFAULT_TENANT
 from sendonce.held import RELEASE_FIRST
 from sendonce.moves import move_on
-from sendonce.pipeline.record import delivery_of, lines_of
+from sendonce.pipeline.chosen import NO_DELIVERY, START, Filter, Part, Place, checked, page, walk
+from sendonce.pipeline.record import lines_of
 from sendonce.pipeline.sentences import reason_words
-from sendonce.ports.store import Course, Delivery, Store, Tx
+from sendonce.ports.store import Course, Delivery, Move, Store, Tx
 from sendonce.telemetry import tell
 from sendonce.withdrawal import check_reason
 
-CHUNK: Final = 50
 LIMIT_MAX: Final = 500
+EXAMPLES_MAX: Final = 200
 RECEIPT_LENGTH_MAX: Final = 200
 
 DUPLICATE_RISK: Final = (
@@ -83,84 +87,123 @@ class Resolved:
     why: str = ""
 
 
+@dataclass(slots=True)
+class Resolution:
+    """What a resolution did, or in a `preview` would do.
+
+    resolved  how many are decided
+    refused   why not -> how many
+    examples  the first `EXAMPLES_MAX` refused: (key, why)
+    answers   where keys were named: one for each, in their order, once all is done
+    """
+
+    chosen: Filter
+    word: Word
+    preview: bool
+    resolved: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    examples: list[tuple[str, str]] = field(default_factory=list)
+    answers: list[Resolved] = field(default_factory=list)
+
+    @property
+    def seen(self) -> int:
+        return self.resolved + self.refused.total()
+
+    def add(self, answer: Resolved) -> None:
+        if answer.done:
+            self.resolved += 1
+            return
+        self.refused[answer.why] += 1
+        if len(self.examples) < EXAMPLES_MAX:
+            self.examples.append((answer.key, answer.why))
+
+
 def uncertain(
-    tx: Tx,
-    policy: Policy,
-    *,
-    tenant: str = "",
-    channel: str = "",
-    account: str = "",
-    limit: int = 100,
-    after: tuple[int, int] = (-1, 0),
+    tx: Tx, policy: Policy, chosen: Filter, *, limit: int = 100, after: Place = START
 ) -> UncertainPage:
-    """A page of uncertain deliveries. "" stands for any; `limit` is cut to `LIMIT_MAX`."""
+    """A page of what a filter chooses; a tenant of "" stands for any. `limit` is cut to `LIMIT_MAX`.
+
+    Raises `InvalidInput` for an unknown channel.
+    """
     limit = max(1, min(limit, LIMIT_MAX))
-    rows = tx.rows(
-        "view_desk",
-        state=State.UNCERTAIN.value,
-        next_at=after[0],
-        id=after[1],
-        tenant=tenant,
-        channel=channel,
-        account=account,
-        reason="",
-        group="",
-        since=0,
-        until=0,
-        template="",
-        limit=limit + 1,
-    )
-    deliveries = [delivery_of(row) for row in rows]
-    page = deliveries[:limit]
-    last = page[-1] if len(deliveries) > limit else None
+    deliveries = page(tx, checked(chosen), State.UNCERTAIN, after, limit + 1)
+    shown = deliveries[:limit]
+    last = shown[-1] if len(deliveries) > limit else None
+    words = _preferences(tx, shown)
     return UncertainPage(
-        tuple(_uncertain(tx, delivery, policy) for delivery in page),
+        tuple(_uncertain(tx, delivery, policy, words) for delivery in shown),
         None if last is None else (last.course.next_at, last.id),
     )
 
 
 def resolve(
     store: Store,
-    keys: Sequence[str],
+    chosen: Filter,
     word: Word,
     policy: Policy,
     *,
     reason: str,
     actor: str,
     receipt: str = "",
-    tenant: str = DEFAULT_TENANT,
-    progress: Callable[[int], None] = lambda done: None,
-) -> list[Resolved]:
-    """Decide these deliveries, each on its own; the answers in the order of `keys`.
+    preview: bool = False,
+    progress: Callable[[Resolution], None] = lambda done: None,
+) -> Resolution:
+    """Decide what was chosen, each on its own; durable when it returns.
 
     `receipt`: the provider's number for the one delivery that is `sent`, as proof; `actor`: the person,
-    as "operator:NAME". A resend reads consent, expiry and cancellation once more. Raises
-    `InvalidInput` for an empty reason, a receipt for several deliveries or for another word, and for
-    what is no delivery key.
+    as "operator:NAME". A resend reads consent, expiry and cancellation once more.
+
+    In short units: stopped halfway, what was decided is decided, and the same call goes on with the rest.
+    Raises `InvalidInput` for an empty reason, a receipt for what is not one named delivery or for another
+    word, an unknown channel, and for what is no delivery key.
     """
     reason = check_reason(reason)
-    receipt = _checked_receipt(receipt, word, keys)
-    named = {key: parse_key(key).key for key in keys}
+    named = [parse_key(key).key for key in chosen.keys]
+    chosen = checked(chosen)
+    desk = _Desk(
+        word=word,
+        policy=policy,
+        reason=reason,
+        actor=actor,
+        receipt=_checked_receipt(receipt, word, chosen),
+        preview=preview,
+        attempted_before=None if named else store.read(lambda tx: tx.steady),
+    )
+    done = Resolution(chosen, word, preview)
     answers: dict[str, Resolved] = {}
-    waiting = iter(dict.fromkeys(named.values()))
-    while chunk := list(islice(waiting, CHUNK)):
-        unit = partial(_resolve, chunk, word, policy, reason, actor, receipt, tenant)
-        found = store.write(unit).result()
-        answers |= {answer.key: answer for answer in found}
-        progress(len(answers))
-    for answer in answers.values():
-        if answer.done:
-            tell(telemetry.RESOLVED, delivery=answer.key, state=answer.state)
-    return [answers[named[key]] for key in keys]
+    for found in walk(store, chosen, (State.UNCERTAIN,), desk.decide, preview=preview):
+        for answer, was in found:
+            done.add(answer)
+            if named:
+                answers[answer.key] = answer
+            if answer.done and not preview:
+                _tell(answer, was)
+        progress(done)
+    done.answers = [answers[key] for key in named]
+    if done.seen and not preview:
+        _audit(store, done, reason, actor)
+    return done
 
 
-def _checked_receipt(receipt: str, word: Word, keys: Sequence[str]) -> str:
+def _tell(answer: Resolved, was: Delivery | None) -> None:
+    tell(telemetry.RESOLVED, delivery=answer.key, state=answer.state)
+    if was is not None and answer.state == State.ACCEPTED and was.standing.state in SAYS_NOT_SENT:
+        tell(
+            telemetry.PROVEN_ALARM,
+            delivery=answer.key,
+            state=was.standing.state.value,
+            account=was.course.account,
+            source="operator",
+        )
+
+
+def _checked_receipt(receipt: str, word: Word, chosen: Filter) -> str:
     receipt = receipt.strip()
     if not receipt:
         return ""
     if word is not Word.SENT:
         raise InvalidInput(f"a receipt proves that it was sent: it does not go with {word}", field="receipt")
-    if len(set(keys)) != 1:
+    if len(chosen.keys) != 1:
         raise InvalidInput("a receipt belongs to one delivery: resolve them one by one", field="receipt")
     if len(receipt) > RECEIPT_LENGTH_MAX or not receipt.isprintable():
         raise InvalidInput(
@@ -170,47 +213,57 @@ def _checked_receipt(receipt: str, word: Word, keys: Sequence[str]) -> str:
     return receipt
 
 
-def _resolve(
-    keys: Sequence[str],
-    word: Word,
-    policy: Policy,
-    reason: str,
-    actor: str,
-    receipt: str,
-    tenant: str,
-    tx: Tx,
-) -> list[Resolved]:
-    rows = {row.key: row for row in tx.deliveries.by_keys([(tenant, key) for key in keys])}
-    return [
-        _decide(tx, rows[key], word, policy, reason, actor, receipt)
-        if key in rows
-        else Resolved(key, False, "", "no delivery has this key")
-        for key in keys
-    ]
+_Words = Mapping[tuple[str, str, str], Sequence[Preference]]
+"""What customers said, by (tenant, channel, address tag)."""
 
 
-def _decide(
-    tx: Tx, row: Delivery, word: Word, policy: Policy, reason: str, actor: str, receipt: str
-) -> Resolved:
-    state = row.standing.state
-    event, course, details = _event(tx, row, word, receipt)
-    why = _why_not(tx, row, event, policy)
-    if why:
-        return Resolved(row.key, False, state.value, why)
-    move = move_on(row, event, policy, tx, actor=actor, course=course, details={**details, "reason": reason})
-    if isinstance(move, NotMoved):
-        return Resolved(row.key, False, state.value, move.why)
-    (done,) = tx.deliveries.move([move])
-    assert done, "a row locked in this unit cannot have moved"
-    if event is Event.PROVEN and state in SAYS_NOT_SENT:
-        tell(
-            telemetry.PROVEN_ALARM,
-            delivery=row.key,
-            state=state.value,
-            account=row.course.account,
-            source="operator",
-        )
-    return Resolved(row.key, True, move.standing.state.value)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Desk:
+    """What one resolution asks for, the same for each of its deliveries.
+
+    `attempted_before`: a steady instant; what was attempted after it is left alone. None: nothing is.
+    """
+
+    word: Word
+    policy: Policy
+    reason: str
+    actor: str
+    receipt: str
+    preview: bool
+    attempted_before: int | None
+
+    def decide(self, tx: Tx, part: Part) -> list[tuple[Resolved, Delivery | None]]:
+        """Each of a unit: what becomes of it, and what it was."""
+        words = _preferences(tx, part.rows)
+        answers: list[tuple[Resolved, Delivery | None]] = []
+        moves: list[Move] = []
+        for row in part.rows:
+            if self.attempted_before is not None and row.course.last_try > self.attempted_before:
+                continue
+            judged = self._judge(tx, row, words)
+            if isinstance(judged, str):
+                answers.append((Resolved(row.key, False, row.standing.state.value, judged), row))
+                continue
+            answers.append((Resolved(row.key, True, judged.standing.state.value), row))
+            moves.append(judged)
+        if not self.preview:
+            done = tx.deliveries.move(moves)
+            assert all(done), "rows locked in this unit cannot have moved"
+        return answers + [(Resolved(key, False, "", NO_DELIVERY), None) for key in part.unknown]
+
+    def _judge(self, tx: Tx, row: Delivery, words: _Words) -> Move | str:
+        """The move that the table allows, or why not."""
+        event, course, details = _event(tx, row, self.word, self.receipt)
+        why = _why_not(tx, row, event, self.policy, words)
+        if why:
+            return why
+        details = {**details, "reason": self.reason}
+        move = move_on(row, event, self.policy, tx, actor=self.actor, course=course, details=details)
+        return move.why if isinstance(move, NotMoved) else move
+
+
+def _preferences(tx: Tx, rows: Sequence[Delivery]) -> _Words:
+    return tx.preferences.of([(row.tenant, row.channel.value, row.address_tag) for row in rows])
 
 
 def _event(tx: Tx, row: Delivery, word: Word, receipt: str) -> tuple[Event, Course, dict[str, Value]]:
@@ -232,7 +285,7 @@ def _event(tx: Tx, row: Delivery, word: Word, receipt: str) -> tuple[Event, Cour
             assert_never(word)
 
 
-def _why_not(tx: Tx, row: Delivery, event: Event, policy: Policy) -> str:
+def _why_not(tx: Tx, row: Delivery, event: Event, policy: Policy, words: _Words) -> str:
     """What the life cycle's table does not know of: "" where nothing stands against it."""
     if event is Event.PROVEN and row.course.attempts == 0 and not row.standing.maybe:
         return "it was never tried, so the receipt must belong to another delivery"
@@ -247,20 +300,20 @@ def _why_not(tx: Tx, row: Delivery, event: Event, policy: Policy) -> str:
         return "its text was never made, so there is nothing to send: schedule it as a new reminder"
     if event is Event.PERMITTED and tx.held:
         return f"the store is held: {RELEASE_FIRST}"
-    return _why_not_again(tx, row, policy) if event is Event.PERMITTED else ""
+    return _why_not_again(row, policy, words) if event is Event.PERMITTED else ""
 
 
-def _why_not_again(tx: Tx, row: Delivery, policy: Policy) -> str:
+def _why_not_again(row: Delivery, policy: Policy, words: _Words) -> str:
     """Why it must not be sent again now, whatever a person wishes."""
     category = policy.categories.get(row.category)
     if category is None:
         return f"its category {row.category!r} is not configured any more"
     key = (row.tenant, row.channel.value, row.address_tag)
-    refused = refusal(tx.preferences.of([key]).get(key, ()), row.category, category.no_record)
+    refused = refusal(words.get(key, ()), row.category, category.no_record)
     return f"it must not be sent again: {reason_words(refused)}" if refused is not None else ""
 
 
-def _uncertain(tx: Tx, row: Delivery, policy: Policy) -> Uncertain:
+def _uncertain(tx: Tx, row: Delivery, policy: Policy, words: _Words) -> Uncertain:
     since, evidence = row.course.due_at, reason_words(row.course.reason)
     for line in reversed(lines_of(tx, row.id)):
         if line.event == Event.CLAIMED:
@@ -273,5 +326,14 @@ def _uncertain(tx: Tx, row: Delivery, policy: Policy) -> Uncertain:
         if not row.course.account or row.course.account in policy.accounts
         else NotMoved(f"its account {row.course.account!r} is not configured any more")
     )
-    why = probe.why if isinstance(probe, NotMoved) else _why_not_again(tx, row, policy)
+    why = probe.why if isinstance(probe, NotMoved) else _why_not_again(row, policy, words)
     return Uncertain(row, since, evidence, says.value, why)
+
+
+def _audit(store: Store, done: Resolution, reason: str, actor: str) -> None:
+    body: Mapping[str, Value] = {
+        "decision": done.word.value,
+        "resolved": done.resolved,
+        "refused": done.refused.total(),
+    }
+    store.write(lambda tx: tx.runs.audit(actor, "resolve", str(done.chosen), reason, body)).result()

@@ -15,7 +15,8 @@ from sendonce.console.views import work as work_page
 from sendonce.core.duration import parse_duration
 from sendonce.core.errors import InvalidInput
 from sendonce.pipeline import redrive as stage
-from sendonce.pipeline.redrive import Filter, Redrive, dead_letters, groups
+from sendonce.pipeline.chosen import Filter, meant
+from sendonce.pipeline.redrive import Redrive, dead_letters, groups
 from sendonce.pipeline.redrive import show as show_one
 from sendonce.withdrawal import check_reason
 
@@ -147,10 +148,7 @@ def _filter(asked: Asked, *, form: bool = False) -> Filter:
 def _checked(asked: Asked, *, form: bool = False) -> Filter:
     chosen = _filter(asked, form=form)
     every = (asked.given("all") if form else asked.query.get("all", "")) == "yes"
-    named = chosen.keys or any((chosen.channel, chosen.account, chosen.reason, chosen.template, chosen.group))
-    if not named and not every:
-        raise InvalidInput("nothing is chosen: tick some, or take a whole group", field="key")
-    return chosen
+    return meant(chosen, everything=every, how="that all are meant")
 
 
 def _options(given: Mapping[str, str]) -> tuple[float, str, bool]:

@@ -10,6 +10,7 @@ from sendonce.console.forms import Done, Notice
 from sendonce.console.page import Page, link
 from sendonce.core.errors import InvalidInput, Refused
 from sendonce.pipeline import resolve as stage
+from sendonce.pipeline.chosen import Filter
 from sendonce.pipeline.resolve import DUPLICATE_RISK, Uncertain, Word, uncertain
 
 LIMIT: Final = 50
@@ -23,9 +24,7 @@ def show(asked: Asked) -> Page:
         lambda tx: uncertain(
             tx,
             asked.policy,
-            tenant=asked.tenant,
-            channel=channel,
-            account=account,
+            Filter(tenant=asked.tenant, channel=channel, account=account),
             limit=LIMIT,
             after=after,
         )
@@ -59,19 +58,18 @@ def resolve(asked: Asked) -> Done:
         raise InvalidInput("say what is true: sent, not sent, or send it again", field="decision") from None
     if word is Word.RESEND and asked.given("twice") != "yes":
         raise Refused(f"{DUPLICATE_RISK} Tick that you know this; nothing was done.", code="duplicate_risk")
-    answers = stage.resolve(
+    decided = stage.resolve(
         asked.store,
-        keys,
+        Filter(tenant=asked.tenant, keys=tuple(keys)),
         word,
         asked.policy,
         reason=asked.given("reason"),
         actor=asked.who.actor,
         receipt=asked.given("receipt"),
-        tenant=asked.tenant,
     )
-    done = Counter(answer.state for answer in answers if answer.done)
-    refused = [f"{answer.key}: {answer.why}" for answer in answers if not answer.done]
+    done = Counter(answer.state for answer in decided.answers if answer.done)
+    refused = [f"{key}: {why}" for key, why in decided.examples]
     said = ", ".join(f"{count} now {state}" for state, count in done.items()) or "None was decided"
     if refused:
-        said += f"; {len(refused)} refused"
+        said += f"; {decided.refused.total()} refused"
     return Done(link("uncertain"), Notice(f"{said}.", refused[:ANSWERS_SHOWN], good=not refused))

@@ -17,6 +17,7 @@ from sendonce.core.provider_event import EventKind
 from sendonce.held import hold_of
 from sendonce.pipeline import pause, redrive, restore
 from sendonce.pipeline.cancel import By, Selection, cancel
+from sendonce.pipeline.chosen import Filter
 from sendonce.pipeline.intake import Verdict
 from sendonce.testing.drill.processes import HINTED
 from sendonce.testing.drill.scenario import Scenario, Step
@@ -401,7 +402,7 @@ def _dead_letters(world: World) -> Iterator[Step]:
     store, policy = world.app.store, world.app.policy
     done = []
     for tenant in sorted({way.tenant for way in world.ways.values()}):
-        chosen = redrive.Filter(tenant=tenant)
+        chosen = Filter(tenant=tenant)
         planned = redrive.redrive(store, chosen, policy, reason=REASON, actor=ACTOR, preview=True)
         moved = redrive.redrive(store, chosen, policy, reason=REASON, actor=ACTOR, per_s=50.0)
         done.append((planned.redriven, moved.redriven))

@@ -22,6 +22,7 @@ from sendonce.core.policy import Policy
 from sendonce.core.promise import ProviderClass, key_dies_at
 from sendonce.core.reminder import DEFAULT_TENANT, Asked
 from sendonce.pipeline import cancel, consent, erasure, pause, redrive, resolve, restore
+from sendonce.pipeline.chosen import Filter
 from sendonce.pipeline.intake import UNDONE, Mode, admit
 from sendonce.ports.store import Content, Store, StoredTemplate, Tx
 from sendonce.preparation import prepare
@@ -351,7 +352,7 @@ class People:
             return
 
         def deed(store: Store, book: TemplateBook) -> None:
-            chosen = redrive.Filter(keys=(key,))
+            chosen = Filter(keys=(key,))
             redrive.redrive(
                 store,
                 chosen,
@@ -377,7 +378,7 @@ class People:
                 return
             resolve.resolve(
                 store,
-                [key],
+                Filter(keys=(key,)),
                 _WORDS[fault],
                 self.policy,
                 reason="asked the provider",
