@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-postgres test-brokers test-browser test-neighbours test-airflow screens check format bench wheel lock upgrade clean simulate contract crash drill
+.PHONY: help setup demo test test-postgres test-brokers test-browser test-rules test-neighbours test-airflow screens check format bench wheel lock upgrade clean simulate contract crash drill
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test-postgres: $(READY) ## the tests of the PostgreSQL store on another version:
 
 test-browser: $(READY) ## the console in Chromium, which must be installed: apt-get install chromium, or SENDONCE_CHROMIUM=PATH
 	@$(BIN)/pytest tests/browser $(ARGS)
+
+test-rules: $(READY) ## the alert rules in promtool, which must be there: apt-get install prometheus, or SENDONCE_PROMTOOL=PATH
+	@$(BIN)/pytest tests/rules $(ARGS)
 
 screens: $(READY) ## take the pictures of docs/console/ anew
 	@$(BIN)/python -m tests.browser.screens docs/console

@@ -59,6 +59,7 @@ from sendonce.pipeline.retention import Retention, bury_nowhere
 from sendonce.pipeline.returned_mail import ReturnedMail
 from sendonce.pipeline.scheduler import Scheduler
 from sendonce.pipeline.sealer import Sealer, refuse_unsealed
+from sendonce.pipeline.tally import start_at_zero
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.pipeline.zone_change import follow_zone_rules
 from sendonce.ports.clock import Clock
@@ -425,6 +426,7 @@ class App:
             from sendonce.exposition import Exposition
         except ImportError:
             return None
+        start_at_zero(self.policy)
         return Exposition(self._gauges)
 
     def _gauges(self) -> list[Sample]:

@@ -15,8 +15,8 @@ from sendonce.core.outcome import Accepted, Outcome, Reason, Rejected, Throttled
 from sendonce.exposition import STALE_S, Exposition
 from sendonce.metrics import METRICS, Counter, Gauge, Histogram
 from sendonce.pipeline.gauges import gauges
-from sendonce.pipeline.tally import tally
-from tests.integration.world import World
+from sendonce.pipeline.tally import start_at_zero, tally
+from tests.integration.world import World, account_of, policy_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 Values = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -33,7 +33,11 @@ def shown(world: World) -> Values:
 
 
 def at(values: Values, name: str, **labels: str) -> float:
-    return values.get((name, tuple(sorted(labels.items()))), 0.0)
+    return values.get((name, labelled(**labels)), 0.0)
+
+
+def labelled(**labels: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(labels.items()))
 
 
 def settled(world: World, *outcomes: Outcome) -> None:
@@ -132,6 +136,28 @@ def test_what_calls_came_to_is_counted_as_it_was() -> None:
     assert grew("sendonce_publish_lateness_seconds_count", channel="sms") == 3
     assert grew("sendonce_passes_total", end="complete") == 1
     assert grew("sendonce_store_commit_seconds_count") > 5
+
+
+def test_every_count_is_shown_before_there_is_one_to_count() -> None:
+    """Else the first dead delivery, or the first duplicate, would be no increase and alarm nobody."""
+    world = World(policy=policy_of(account_of("K", name="new")))
+    metrics.RETRIES.add(("sms", "old"), 3)
+    account = {"channel": "sms", "account": "new"}
+    start_at_zero(world.policy)
+    after = shown(world)
+    assert at(after, "sendonce_retries_total", channel="sms", account="old") >= 3
+    for outcome in ("accepted", "notstarted", "accounterror"):
+        assert after["sendonce_attempts_total", labelled(**account, outcome=outcome)] == 0
+    assert after["sendonce_throttles_total", labelled(**account, scope="quota")] == 0
+    for name, labels in (
+        ("sendonce_dispositions_total", {"channel": "sms", "state": "dead"}),
+        ("sendonce_dispositions_total", {"channel": "any", "state": "expired"}),
+        ("sendonce_window_total", {"channel": "email", "kept": "no"}),
+        ("sendonce_events_total", {"event": "proven_alarm"}),
+    ):
+        assert (name, labelled(**labels)) in after
+    counters = {metric for metric in METRICS.values() if isinstance(metric, Counter)} - {metrics.BUILD}
+    assert all(metric.counts() for metric in counters)
 
 
 def test_every_metric_is_documented_as_it_is_and_no_other() -> None:

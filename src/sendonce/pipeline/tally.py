@@ -7,13 +7,43 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final, get_args
 
 from sendonce import metrics
 from sendonce.core.lifecycle import ENDED, State
-from sendonce.core.outcome import Accepted, NotStarted, Throttled
+from sendonce.core.outcome import Accepted, NotStarted, Outcome, Throttled, ThrottleScope
 from sendonce.core.pacing import SECOND
 from sendonce.core.policy import Policy
 from sendonce.pipeline.attempt import Attempted, Settled
+from sendonce.telemetry import EVENTS
+
+_STAYS: Final = ENDED | {State.UNCERTAIN}
+
+
+def start_at_zero(policy: Policy) -> None:
+    """Show every count before there is one to count. Prometheus sees no increase in the first value of a
+    series, so that the first of its kind, which is when somebody must act, would alarm nobody."""
+    accounts = [(account.channel.value, account.name) for account in policy.accounts.values()]
+    for account in accounts:
+        for outcome in get_args(Outcome):
+            metrics.ATTEMPTS.add((*account, outcome.__name__.lower()), 0)
+        for scope in ThrottleScope:
+            metrics.THROTTLES.add((*account, scope.value), 0)
+        metrics.RETRIES.add(account, 0)
+        metrics.KNOWN.add(account, 0)
+    channels = [channel.value for channel in policy.channels]
+    for channel in channels:
+        for kept in ("yes", "no"):
+            metrics.WINDOW.add((channel, kept), 0)
+    for channel in (*channels, "any"):
+        for state in _STAYS:
+            metrics.DISPOSITIONS.add((channel, state.lower()), 0)
+    for end in ("complete", "bound"):
+        metrics.PASSES.add((end,), 0)
+    metrics.STORE_UNITS.add((), 0)
+    metrics.STORE_FAILURES.add((), 0)
+    for event in EVENTS:
+        metrics.TOLD.add((event,), 0)
 
 
 def tally(attempts: Sequence[Attempted], settled: Sequence[Settled], policy: Policy) -> None:
@@ -39,7 +69,7 @@ def tally(attempts: Sequence[Attempted], settled: Sequence[Settled], policy: Pol
             metrics.START_LATENESS.observe(account, max(0, attempt.started_at - claim.slot_at) / SECOND)
             metrics.CALL.observe(account, max(0, attempt.ended_at - attempt.started_at) / SECOND)
     for each in settled:
-        if each.moved and (each.state in ENDED or each.state is State.UNCERTAIN):
+        if each.moved and each.state in _STAYS:
             ended[each.attempt.claim.channel.value, each.state.lower()] += 1
     for labels, count in outcomes.items():
         metrics.ATTEMPTS.add(labels, count)
