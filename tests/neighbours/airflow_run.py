@@ -1,5 +1,8 @@
-"""Runs the recipe's DAG once, by Airflow's own `dag.test()`. On the last line of stdout: its state, and how many
-tries its task took. A retry comes at once: how long Airflow waits for it is for Airflow's tests."""
+"""Runs the recipe's DAG once, by Airflow's own `dag.test()`.
+
+On the last line of stdout: its state, and how many tries its task took. A retry comes at once, since how long
+Airflow waits for it is not ours to try.
+"""
 
 from __future__ import annotations
 
