@@ -50,10 +50,11 @@ class NotifyEvents(VendorEvents):
 
     async def read(self, request: EventRequest, *, now: int) -> EventBatch:
         signatures.shared_secret(request.headers.get("authorization", ""), self._secrets)
-        return collect([json_object(request)], _event)
+        return collect([json_object(request)], event_in)
 
 
-def _event(item: Mapping[str, Any]) -> ProviderEvent:
+def event_in(item: Mapping[str, Any]) -> ProviderEvent:
+    """One item, in the shape of a call."""
     if "source_number" in item:
         return _reply(item)
     message = identity_of(item.get("id") or item.get("notification_id"))

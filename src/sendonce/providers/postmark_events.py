@@ -52,10 +52,11 @@ class PostmarkEvents(VendorEvents):
 
     async def read(self, request: EventRequest, *, now: int) -> EventBatch:
         signatures.shared_secret(request.headers.get("authorization", ""), self._secrets)
-        return collect([json_object(request)], _event)
+        return collect([json_object(request)], event_in)
 
 
-def _event(item: Mapping[str, Any]) -> ProviderEvent:
+def event_in(item: Mapping[str, Any]) -> ProviderEvent:
+    """One item, in the shape of a call."""
     if "RecordType" not in item and "FromFull" in item:
         return _reply(item)
     record, detail = code_in(item.get("RecordType")), code_in(item.get("Type"))

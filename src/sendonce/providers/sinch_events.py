@@ -59,7 +59,7 @@ class SinchEvents(VendorEvents):
         body = json_object(request)
         rows = body.get("statuses")
         if isinstance(rows, list):
-            return collect(rows, lambda row: _of_batch(body, object_of(row)))
+            return events_of_batch(body, rows)
         return collect([body], _event)
 
 
@@ -67,6 +67,11 @@ def _event(item: Mapping[str, Any]) -> ProviderEvent:
     if str(item.get("type", "")).startswith("mo_"):
         return _reply(item)
     return _report(item, item)
+
+
+def events_of_batch(batch: Mapping[str, Any], rows: list[Any]) -> EventBatch:
+    """What the report of a whole batch says."""
+    return collect(rows, lambda row: _of_batch(batch, object_of(row)))
 
 
 def _of_batch(batch: Mapping[str, Any], row: Mapping[str, Any]) -> ProviderEvent:

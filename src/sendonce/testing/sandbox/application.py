@@ -343,12 +343,30 @@ class SandboxApplication:
             exchange.reply(*vendor.turned_away(Answer.UNAUTHORIZED))
         elif (account := vendor.account(path)) is not None:
             exchange.reply(*account)
+        elif any(question := vendor.asked(path)):
+            self._vendor_question(exchange, vendor, channel, *question)
         elif effects is None or not channel.rules.lookup:
             exchange.reply(404, vendor.error(404, "not_found", "no such resource"))
         elif self._lookup_fails(channel):
             exchange.reply(*vendor.turned_away(Answer.ERROR_BEFORE))
         else:
             exchange.reply(200, vendor.found(channel.visible(effects)[:LOOKUP_ROWS_MAX]))
+
+    def _vendor_question(
+        self, exchange: Exchange, vendor: Vendor, channel: Channel, receipt: str, number: int
+    ) -> None:
+        """What became of a message, for who is not called back."""
+        receipt = receipt or self._events.told_of(number)
+        effect = channel.door.with_receipt(receipt)
+        if self._lookup_fails(channel):
+            exchange.reply(*vendor.turned_away(Answer.ERROR_BEFORE))
+        elif channel.strikes("throttle"):
+            headers = retry_after(channel.rules, self._now())
+            exchange.reply(*vendor.turned_away(Answer.THROTTLED_SCRIPT), headers=headers)
+        elif effect is None or effect.vendor != vendor.name:
+            exchange.reply(404, vendor.error(404, "not_found", "no such message"))
+        else:
+            exchange.reply(200, vendor.told(effect, self._events.said_of(effect), number))
 
     def _lookup_fails(self, channel: Channel) -> bool:
         channel.door.lookups += 1

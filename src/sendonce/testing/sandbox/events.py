@@ -2,7 +2,8 @@
 
 A vendor's message is followed by what that vendor calls back with, signed as it signs (`callbacks`); any
 other by a JSON event, signed as in the Standard Webhooks specification where a secret is set. There are no
-retries: an event that could not be posted is noted and lost, which is what a receiver must expect anyway.
+retries: an event that could not be posted is noted and lost, which is what a receiver must expect anyway. Of
+vendors that can be asked it is remembered besides, also where nobody is called or the call is lost.
 
 Only loopback URLs are posted to, so that a sandbox fed with real data cannot call anybody.
 """
@@ -27,6 +28,8 @@ from sendonce.testing.sandbox.settings import SandboxSettings
 
 POST_TIMEOUT_S = 5.0
 POSTS_AT_ONCE_MAX = 64
+ASKED = frozenset({"postmark", "sinch", "notify", "notify-email"})
+"""Whose API tells what became of a message."""
 FORGERS_SECRET = "whsec_Zm9yZ2Vk"  # noqa: S105 (of nobody)
 
 # What vendors keep for tests: resend.com/docs/dashboard/emails/send-test-emails, docs.aws.amazon.com/ses
@@ -68,6 +71,8 @@ class EventPoster:
         self._later = later
         self._posted: list[Posted] = []
         self._number = 0
+        self._said: dict[str, list[tuple[int, Told]]] = {}  # by receipt: from when on it is said
+        self._told_of: dict[int, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self._room = asyncio.Semaphore(POSTS_AT_ONCE_MAX)
@@ -84,21 +89,38 @@ class EventPoster:
     def forget(self) -> None:
         """Forget what was posted; events under way still are."""
         self._posted = []
+        self._said, self._told_of = {}, {}
+
+    def said_of(self, effect: Effect) -> list[Told]:
+        """What has been said of a message until now."""
+        return [told for at, told in self._said.get(effect.receipt, ()) if at <= self._now()]
+
+    def told_of(self, number: int) -> str:
+        """The receipt that the event with this number is about; "" for no such event."""
+        return self._told_of.get(number, "")
 
     def took(self, channel: Channel, effect: Effect) -> None:
         """A message took effect: plan what will be said of it."""
         url = effect.callback or self._settings.events_url.replace("{vendor}", effect.vendor or "generic")
-        if not url:
+        asked = effect.vendor in ASKED
+        if not url and not asked:
             return
         for kind in self._story(channel, effect):
-            if channel.strikes("events.lost"):
+            event = self._event(kind, url, effect)
+            if asked:
+                self._remember(channel, event, effect)
+            if not url or channel.strikes("events.lost"):
                 continue
             times = 2 if channel.strikes("events.repeated") else 1
-            event = self._event(kind, url, effect)
             event.forged = channel.strikes("events.forged")
             event.faulty = channel.strikes("events.faulty")
             for _ in range(times):
                 self._later(channel.event_delay_s(), partial(self._start, event, effect))
+
+    def _remember(self, channel: Channel, event: Posted, effect: Effect) -> None:
+        at = event.happened_at + round(channel.event_delay_s() * 1_000_000)
+        self._said.setdefault(effect.receipt, []).append((at, _told(event, effect)))
+        self._told_of[event.number] = effect.receipt
 
     async def stop(self) -> None:
         """Give up what is under way, and post nothing more."""
@@ -151,19 +173,7 @@ class EventPoster:
     def _vendor(self, vendor: str, event: Posted, effect: Effect) -> tuple[bytes, dict[str, str]]:
         settings = self._settings
         secret = settings.twilio_auth_token if vendor == "twilio" else settings.events_secret
-        told = Told(
-            event.kind,
-            event.number,
-            event.happened_at,
-            effect.receipt,
-            effect.reference,
-            effect.to,
-            effect.sender,
-            effect.account,
-            faulty=event.faulty,
-            signed_at=event.at,
-        )
-        return write(vendor, told, FORGERS_SECRET if event.forged else secret, event.url)
+        return write(vendor, _told(event, effect), FORGERS_SECRET if event.forged else secret, event.url)
 
     def _generic(self, event: Posted, effect: Effect) -> tuple[bytes, dict[str, str]]:
         identity = f"evt-{event.number:06d}"
@@ -189,6 +199,21 @@ class EventPoster:
                 "webhook-signature": signature,
             }
         return body, headers
+
+
+def _told(event: Posted, effect: Effect) -> Told:
+    return Told(
+        event.kind,
+        event.number,
+        event.happened_at,
+        effect.receipt,
+        effect.reference,
+        effect.to,
+        effect.sender,
+        effect.account,
+        faulty=event.faulty,
+        signed_at=event.at,
+    )
 
 
 def _is_loopback(url: str) -> bool:

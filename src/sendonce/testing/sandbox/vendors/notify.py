@@ -1,4 +1,5 @@
-"""GOV.UK Notify: `POST /v2/notifications/sms` and `/email`, `GET /v2/notifications`, `GET /v2/template/{id}`.
+"""GOV.UK Notify: `POST /v2/notifications/sms` and `/email`, `GET /v2/notifications`, `/v2/notifications/{id}`
+and `/v2/template/{id}`.
 
 Two vendors, since each stands in one channel. Tokens are verified: HS256 with `token` as the secret, and no
 older than 30 seconds. Source: docs.notifications.service.gov.uk/rest-api.html.
@@ -12,9 +13,10 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from sendonce.testing.sandbox.callbacks import Told, notify
 from sendonce.testing.sandbox.channel import Request
 from sendonce.testing.sandbox.door import Answer, Door, Effect
 from sendonce.testing.sandbox.http_server import Exchange
@@ -25,6 +27,7 @@ from sendonce.testing.sandbox.vendors.vendor import Said, Vendor, json_in, text_
 TOKEN_S = 30
 # "will not send a real message ... or persist the notification": docs, Smoke testing
 SMOKE = re.compile(r"\+447700900(000|111|222)|simulate-delivered(-[23])?@notifications\.service\.gov\.uk")
+MESSAGE = re.compile(r"/v2/notifications/([0-9a-f-]{36})")
 TEMPLATE = re.compile(r"/v2/template/[0-9a-f-]{36}")
 
 
@@ -95,6 +98,19 @@ class Notify(Vendor):
             for effect in effects
         ]
         return json.dumps({"notifications": rows, "links": {}}).encode()
+
+    def asked(self, path: str) -> tuple[str, int]:
+        found = MESSAGE.fullmatch(path)
+        return (found[1], 0) if found else ("", 0)
+
+    def told(self, effect: Effect, said: Sequence[Told], number: int) -> bytes:
+        """One status, the last: `created` and `sending` have no time of completion."""
+        ended = [notify(each, self.kind) for each in said if each.kind not in ("complained", "stopped")]
+        told = {"status": "sending", "sent_at": None, "completed_at": None, **(ended[-1] if ended else {})}
+        addresses = {"email_address": None, "phone_number": None, self.recipient: effect.to}
+        row = {name: told[name] for name in ("status", "sent_at", "completed_at")}
+        answer = {"id": effect.receipt, "reference": effect.reference, "type": self.kind, **addresses, **row}
+        return json.dumps(answer).encode()
 
     def _can_be_reached(self, to: str) -> bool:
         return E164.fullmatch(to) is not None

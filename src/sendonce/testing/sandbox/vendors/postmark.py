@@ -1,12 +1,17 @@
-"""Postmark: `POST /email`, `GET /messages/outbound`, `GET /server`. Source: postmarkapp.com/developer."""
+"""Postmark: `POST /email`, `GET /messages/outbound` and the details of a message, `/bounces/{id}`, `/server`.
+
+Source: postmarkapp.com/developer.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from sendonce.testing.sandbox.callbacks import Told, postmark
 from sendonce.testing.sandbox.channel import Request
 from sendonce.testing.sandbox.door import Answer, Door, Effect
 from sendonce.testing.sandbox.http_server import Exchange
@@ -15,6 +20,8 @@ from sendonce.testing.sandbox.shapes import Malformed
 from sendonce.testing.sandbox.vendors.vendor import Said, Vendor, json_in, text_in
 
 METADATA_NAME = "metadata_"
+DETAILS = re.compile(r"/messages/outbound/([0-9a-f-]{36})/details")
+BOUNCE = re.compile(r"/bounces/(\d{1,18})")
 NAME_MAX, VALUE_MAX = 20, 80
 TEST_TOKEN = b"POSTMARK_API_TEST"  # validates and never sends: developer/api/overview
 
@@ -90,6 +97,29 @@ class Postmark(Vendor):
         asked = len(fields) == 1 and query.get("count") and "offset" in query
         return door.with_reference(fields[0]) if asked else []
 
+    def asked(self, path: str) -> tuple[str, int]:
+        if (found := BOUNCE.fullmatch(path)) is not None:
+            return "", int(found[1])
+        found = DETAILS.fullmatch(path)
+        return (found[1], 0) if found else ("", 0)
+
+    def told(self, effect: Effect, said: Sequence[Told], number: int) -> bytes:
+        """The events of a message, which name a bounce by its number only; or one bounce."""
+        if number:
+            (bounce,) = [postmark(each) for each in said if each.number == number]
+            kept = {name: value for name, value in bounce.items() if name not in ("RecordType", "Metadata")}
+            return json.dumps({**kept, "Inactive": True, "CanActivate": True}).encode()
+        metadata = effect.reference.removeprefix(METADATA_NAME).partition("=")
+        answer = {
+            "MessageID": effect.receipt,
+            "MessageStream": "outbound",
+            "Recipients": [effect.to],
+            "Status": "Sent",
+            "Metadata": {metadata[0]: metadata[2]},
+            "MessageEvents": [_message_event(each) for each in said],
+        }
+        return json.dumps(answer).encode()
+
     def found(self, effects: list[Effect]) -> bytes:
         rows = [
             {
@@ -105,6 +135,17 @@ class Postmark(Vendor):
             for effect in effects
         ]
         return json.dumps({"TotalCount": len(rows), "Messages": rows}).encode()
+
+
+def _message_event(told: Told) -> dict[str, Any]:
+    common = {"Recipient": told.to, "ReceivedAt": told.iso}
+    if told.kind == "delivered":
+        details: dict[str, Any] = {
+            "DeliveryMessage": "smtp;250 2.0.0 OK",
+            "DestinationServer": "mx.example.com",
+        }
+        return {**common, "Type": "Delivered", "Details": details}
+    return {**common, "Type": "Bounced", "Details": {"Summary": "550 5.1.1", "BounceID": str(told.number)}}
 
 
 def _iso(at: int) -> str:

@@ -1,13 +1,17 @@
-"""Sinch: `POST` and `GET /xms/v1/{plan}/batches`. Source: developers.sinch.com/docs/sms/api-reference."""
+"""Sinch: `POST` and `GET /xms/v1/{plan}/batches`, `GET .../batches/{id}/delivery_report`.
+
+Source: developers.sinch.com/docs/sms/api-reference.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from sendonce.testing.sandbox.callbacks import Told, sinch
 from sendonce.testing.sandbox.channel import Request
 from sendonce.testing.sandbox.door import Answer, Door, Effect
 from sendonce.testing.sandbox.http_server import Exchange
@@ -16,6 +20,7 @@ from sendonce.testing.sandbox.shapes import Malformed
 from sendonce.testing.sandbox.vendors.vendor import Said, Vendor, json_in, text_in
 
 BATCHES = re.compile(r"/xms/v1/[\w-]+/batches")
+REPORT = re.compile(r"/xms/v1/[\w-]+/batches/(\w+)/delivery_report")
 MSISDN = re.compile(r"\+?[1-9]\d{6,14}")
 BODY_MAX = 2000
 
@@ -75,6 +80,24 @@ class Sinch(Vendor):
             return None
         reference = query.get("client_reference")
         return door.with_reference(reference) if reference else []
+
+    def asked(self, path: str) -> tuple[str, int]:
+        found = REPORT.fullmatch(path)
+        return (found[1], 0) if found else ("", 0)
+
+    def told(self, effect: Effect, said: Sequence[Told], number: int) -> bytes:
+        """A full report: one row for each status that recipients have; here there is one."""
+        reports = [sinch(each) for each in said if each.kind != "stopped"]
+        last = reports[-1] if reports else {"code": 400, "status": "Queued"}
+        row = {"code": last["code"], "status": last["status"], "count": 1}
+        report = {
+            "type": "delivery_report_sms",
+            "batch_id": effect.receipt,
+            "total_message_count": 1,
+            "statuses": [{**row, "recipients": [effect.to.removeprefix("+")]}],
+            "client_reference": effect.reference,
+        }
+        return json.dumps(report).encode()
 
     def found(self, effects: list[Effect]) -> bytes:
         rows = [

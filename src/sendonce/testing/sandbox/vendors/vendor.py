@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from sendonce.testing.sandbox.callbacks import Told
 from sendonce.testing.sandbox.channel import Request, Verdict
 from sendonce.testing.sandbox.door import Answer, Door, Effect
 from sendonce.testing.sandbox.http_server import Exchange
@@ -63,6 +64,15 @@ class Vendor(ABC):
 
     def found(self, effects: list[Effect]) -> bytes:
         """The answer to a look-up."""
+        return b"{}"
+
+    def asked(self, path: str) -> tuple[str, int]:
+        """The receipt, or else the number of an event, that a GET asks about; ("", 0) where it asks
+        nothing of the kind."""
+        return "", 0
+
+    def told(self, effect: Effect, said: Sequence[Told], number: int) -> bytes:
+        """The answer: what has been said of the message until now, or of the event with that number."""
         return b"{}"
 
     def headers(self, answer: Answer, receipt: str) -> tuple[tuple[bytes, bytes], ...]:
