@@ -53,6 +53,7 @@ from sendonce.pipeline.forecast import forecast
 from sendonce.pipeline.gauges import gauges
 from sendonce.pipeline.given import Hands
 from sendonce.pipeline.hand_in import Together
+from sendonce.pipeline.polls import Poll
 from sendonce.pipeline.pulse import Pulse
 from sendonce.pipeline.restore import hold_everything
 from sendonce.pipeline.retention import Retention, bury_nowhere
@@ -63,7 +64,7 @@ from sendonce.pipeline.tally import start_at_zero
 from sendonce.pipeline.worker import Worker, WorkerSettings
 from sendonce.pipeline.zone_change import follow_zone_rules
 from sendonce.ports.clock import Clock
-from sendonce.ports.events import EventSource
+from sendonce.ports.events import Asked, EventSource
 from sendonce.ports.provider import Provider
 from sendonce.ports.queue import Queue, Transport
 from sendonce.ports.returned_mail import Reading
@@ -77,8 +78,10 @@ from sendonce.providers.mail_report import read_mail
 from sendonce.providers.mailgun import MailgunProvider, MailgunSettings
 from sendonce.providers.mailgun_events import mailgun_events
 from sendonce.providers.notify import NotifyProvider, NotifySettings
+from sendonce.providers.notify_asked import NotifyAsked
 from sendonce.providers.notify_events import notify_events
 from sendonce.providers.postmark import PostmarkProvider, PostmarkSettings
+from sendonce.providers.postmark_asked import PostmarkAsked
 from sendonce.providers.postmark_events import postmark_events
 from sendonce.providers.resend import ResendProvider, ResendSettings
 from sendonce.providers.resend_events import resend_events
@@ -87,6 +90,7 @@ from sendonce.providers.sendgrid_events import sendgrid_events
 from sendonce.providers.ses import SesProvider, SesSettings
 from sendonce.providers.ses_events import ses_events
 from sendonce.providers.sinch import SinchProvider, SinchSettings
+from sendonce.providers.sinch_asked import SinchAsked
 from sendonce.providers.sinch_events import sinch_events
 from sendonce.providers.smtp import SmtpProvider, SmtpSettings
 from sendonce.providers.twilio import TwilioProvider, TwilioSettings
@@ -118,6 +122,7 @@ class Adapter:
     channel   the only one that it carries; None: whichever its account names
     connects  it keeps connections, and settings say how many (`connections_max`)
     events    who reads what it calls back with; None from it: these settings hold no secret to verify with
+    asked     who asks it what became of a message; None: nobody can
     """
 
     settings: type[Any]
@@ -125,19 +130,22 @@ class Adapter:
     channel: Channel | None = None
     connects: bool = True
     events: Callable[[Any], EventSource | None] | None = None
+    asked: Callable[[Any], Asked] | None = None
 
 
 PROVIDERS: Final = {
     "smtp": Adapter(SmtpSettings, SmtpProvider, Channel.EMAIL),
     "twilio": Adapter(TwilioSettings, TwilioProvider, Channel.SMS, events=twilio_events),
     "resend": Adapter(ResendSettings, ResendProvider, Channel.EMAIL, events=resend_events),
-    "postmark": Adapter(PostmarkSettings, PostmarkProvider, Channel.EMAIL, events=postmark_events),
+    "postmark": Adapter(
+        PostmarkSettings, PostmarkProvider, Channel.EMAIL, events=postmark_events, asked=PostmarkAsked
+    ),
     "ses": Adapter(SesSettings, SesProvider, Channel.EMAIL, events=ses_events),
-    "sinch": Adapter(SinchSettings, SinchProvider, Channel.SMS, events=sinch_events),
+    "sinch": Adapter(SinchSettings, SinchProvider, Channel.SMS, events=sinch_events, asked=SinchAsked),
     "sendgrid": Adapter(SendgridSettings, SendgridProvider, Channel.EMAIL, events=sendgrid_events),
     "mailgun": Adapter(MailgunSettings, MailgunProvider, Channel.EMAIL, events=mailgun_events),
     "vonage": Adapter(VonageSettings, VonageProvider, Channel.SMS, events=vonage_events),
-    "notify": Adapter(NotifySettings, NotifyProvider, events=notify_events),
+    "notify": Adapter(NotifySettings, NotifyProvider, events=notify_events, asked=NotifyAsked),
     "http": Adapter(HttpSettings, HttpProvider, events=http_events),
     "console": Adapter(ConsoleSettings, ConsoleProvider, connects=False),
     "file": Adapter(FileSettings, FileProvider, connects=False),
@@ -242,6 +250,26 @@ class App:
         for source in self._event_sources.values():
             if source is not None:
                 await source.close()
+
+    def polls(self) -> dict[str, Poll]:
+        """Who asks what became of accepted messages, by account, made anew: they belong to the loop that
+        first uses them."""
+        polls = {}
+        for account in self.settings.accounts.values():
+            make = PROVIDERS[account.provider].asked
+            if account.poll_spacing_s is None or make is None:
+                continue
+            polls[account.name] = Poll(
+                self.store,
+                self.policy,
+                account.name,
+                make(bind(PROVIDERS[account.provider].settings, account.options, account.place)),
+                spacing_s=account.poll_spacing_s,
+                within_s=account.poll_for_s,
+                process=self.process,
+                chance=random.random,
+            )
+        return polls
 
     def event_applier(self) -> EventApplier:
         return EventApplier(self.store, self.policy, wait_s=self.settings.events_wait_s)
@@ -524,6 +552,7 @@ def make_provider(account: AccountSettings) -> Provider:
         raise ConfigError(f"[account.{account.name}] provider = {account.provider!r} is not known: {known}")
     if adapter.channel is not None:
         _check_channel(account, adapter.channel)
+    _check_poll(account, adapter)
     settings = bind(adapter.settings, account.options, account.place)
     if adapter.connects:
         _check_connections(account, settings.connections_max)
@@ -572,6 +601,17 @@ def _check_channel(account: AccountSettings, channel: Channel) -> None:
     if account.channel is not channel:
         rule = f"= {account.channel} is not what provider = {account.provider!r} carries: write {channel}"
         raise ConfigError(account.place.say("channel", rule))
+
+
+def _check_poll(account: AccountSettings, adapter: Adapter) -> None:
+    """Who is to be asked must be one that can be."""
+    if account.poll_spacing_s is not None and adapter.asked is None:
+        able = ", ".join(sorted(name for name, each in PROVIDERS.items() if each.asked is not None))
+        rule = (
+            f"is set, and provider = {account.provider!r} cannot be asked what became of a message "
+            f"(those that can: {able}): remove it, and let the provider call back"
+        )
+        raise ConfigError(account.place.say("poll", rule))
 
 
 def _check_connections(account: AccountSettings, connections_max: int) -> None:

@@ -79,6 +79,7 @@ async def serve(
         _collect(app, duties)
         _apply_events(app, duties)
         _return_mail(app, duties)
+        _poll(app, duties)
         _keep(app, duties)
         _foresee(app, duties, leads)
     if work:
@@ -229,6 +230,13 @@ def _return_mail(app: App, duties: _Duties) -> None:
         every_s = app.settings.bounces.every_s
         lease_s = max(RETENTION_LEASE_S, 3 * every_s)
         duties.led("bounces", returned.step, stand_by_s=every_s, lease_s=lease_s, again_max_s=every_s)
+
+
+def _poll(app: App, duties: _Duties) -> None:
+    """What became of messages, asked of the providers that call nobody: one process for each account."""
+    for account, poll in app.polls().items():
+        duties.loop(f"poll:{account}", poll.step, again_max_s=BEAT_AGAIN_S)
+        duties.at_the_end(poll.close)
 
 
 def _keep(app: App, duties: _Duties) -> None:

@@ -392,6 +392,26 @@ EVENT_REFUSED: Final = Event(
     WARNING,
     ("account", "why"),
 )
+POLLED: Final = Event(
+    "polled",
+    "A provider was asked what became of messages. `silent`: those of which it told nothing.",
+    DEBUG,
+    ("account", "asked", "events", "silent"),
+)
+POLL_SILENT: Final = Event(
+    "poll_silent",
+    "A provider that is asked what became of a message does not know it, or says what cannot be read. It is "
+    "asked again later.",
+    WARNING,
+    ("account", "code"),
+)
+POLL_AWAY: Final = Event(
+    "poll_away",
+    "A provider cannot be asked what became of its messages. It is asked again; nothing is skipped.",
+    WARNING,
+    ("account", "code", "wait_s"),
+)
+POLL_BACK: Final = Event("poll_back", "It answers again.", INFO, ("account",))
 EVENT_LEFT: Final = Event(
     "event_left",
     "What a provider told is left to people: `sendonce events list`.",
@@ -459,6 +479,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "account": "the provider account's name",
     "action": "the form of the console that was sent",
     "age_s": "how long ago it was due",
+    "asked": "messages that a provider was asked about",
     "at": "file and line of the code",
     "attempt": "which call of this delivery, from 1",
     "automatic": 'automatic answers, such as "out of office"',
@@ -514,6 +535,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "run": "the number of the pass",
     "scope": "whom it is about",
     "sealed": "ledger entries that were closed",
+    "silent": "messages of which it told nothing",
     "sink": "what the feed is handed on to: `kafka`",
     "source": "where it came from",
     "stage": "the part of the pipeline",

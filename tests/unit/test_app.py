@@ -77,6 +77,19 @@ def test_an_account_carries_what_its_provider_carries(tmp_path: Path) -> None:
         App(config.parse(text, tmp_path / "sendonce.toml", {}))
 
 
+def test_only_who_can_be_asked_is_polled(tmp_path: Path) -> None:
+    asked = 'lanes = 5\nkey_window = "24h"\npoll = "60/min"'
+    says = r"\[account\.text\] poll is set, and provider = 'http' cannot be asked .*notify, postmark, sinch"
+    with pytest.raises(ConfigError, match=says):
+        opened(tmp_path, asked)
+    sinch = 'lanes = 5\nregion = "eu"\nservice_plan_id = "p"\napi_token = "env:T"\n'
+    of_http = re.compile(r'^(url = "http|body_json|key_header).*\n', re.MULTILINE)
+    for poll, polled in (("", []), ('poll = "60/min"\npoll_for = "2d"', ["text"])):
+        text = of_http.sub("", BASE.format(account=sinch + poll)).replace('"http"', '"sinch"')
+        with App(config.parse(text, tmp_path / "sendonce.toml", {"T": "x"})) as app:
+            assert list(app.polls()) == polled
+
+
 def test_what_will_be_late_is_said_and_shown_before_it_happens(tmp_path: Path) -> None:
     """One call a minute; of twenty that fall due in an hour, the first ten or so are in their window."""
     late = 'lanes = 1\nkey_window = "24h"\n[channel.sms.objectives]\naccepted_within = "10m"'

@@ -397,6 +397,16 @@ def test_a_missing_limit_says_where_the_number_comes_from() -> None:
             "[channel.sms] expiry is missing, but expires is there: rename it",
         ),
         (
+            'limits = ["10/s"]',
+            'limits = ["10/s"]\npoll = "10 parts/s"',
+            "[account.text] poll counts parts, and a question has none: write it as in 60/min",
+        ),
+        (
+            'limits = ["10/s"]',
+            'limits = ["10/s"]\npoll_for = "8d"',
+            "[account.text] poll_for = 8d must be at most 7d",
+        ),
+        (
             'uncertain = "hold"',
             'uncertain = "hold"\nalter = 1',
             "[channel.sms] alter is unknown: did you mean alert",

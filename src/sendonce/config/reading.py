@@ -623,6 +623,8 @@ def _account(
                 "from", f'{stated}: write from = "Name <you@example.com>", as the provider lets you use'
             )
         )
+    if table.poll is not None and table.poll.parts:
+        problems.note(place.say("poll", "counts parts, and a question has none: write it as in 60/min"))
     problems.check()
     return AccountSettings(
         name=name,
@@ -634,6 +636,8 @@ def _account(
         reply_to=table.reply_to,
         senders=table.senders,
         sandbox=table.sandbox,
+        poll_spacing_s=None if table.poll is None else table.poll.interval_us / table.poll.count / SECOND,
+        poll_for_s=table.poll_for_s,
         options=types.MappingProxyType({key: _frozen(value) for key, value in options.items()}),
         place=Place(place.file, place.table, place.environ, _ACCOUNT_KEYS),
     )

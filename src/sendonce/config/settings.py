@@ -24,8 +24,10 @@ from sendonce.ports.secret import Secret
 class AccountSettings:
     """One provider account.
 
-    sandbox  for tests: a drill may send through it
-    options  the provider's own keys, unread: `bind(cls, account.options, account.place)` reads them
+    sandbox         for tests: a drill may send through it
+    poll_spacing_s  what lies between two questions of what became of a message; None: nobody asks
+    poll_for_s      how long after its acceptance one is asked about
+    options         the provider's own keys, unread: `bind(cls, account.options, account.place)` reads them
     """
 
     name: str
@@ -37,6 +39,8 @@ class AccountSettings:
     reply_to: str
     senders: tuple[str, ...]
     sandbox: bool
+    poll_spacing_s: float | None
+    poll_for_s: float
     options: Mapping[str, object] = field(repr=False)  # a password in the wrong place is not shown either
     place: Place = field(repr=False, compare=False)
 

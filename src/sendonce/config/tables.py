@@ -209,6 +209,17 @@ class AccountTable:
         "such an account and through no other.",
         default=False,
     )
+    poll: Limit | None = setting(
+        "How often the provider may be asked what became of messages that it accepted, such as `60/min`; for "
+        "an account that is not called back ([polling](events.md#asking-instead)). Not set: it is not asked.",
+        kind=kinds.LIMIT,
+        default=None,
+    )
+    poll_for_s: float = setting(
+        "How long after its acceptance a message is asked about, while nobody knows how it ended.",
+        kind=kinds.duration(300.0, 7 * 86_400.0),
+        default=5 * 86_400.0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -206,22 +206,9 @@ class Feed:
         epoch, (tombstone, _) = self._store.read(lambda tx: (tx.epoch, tx.seals.tombstone()))
         if not since:
             return _Place(0, since, epoch, tombstone)
-        number = self._number_at(since - EARLIER_US, bound, _FIRST_ENTRY)
-        facet = self._number_at(since - EARLIER_US, facets_bound, _FIRST_FACET)
+        number = number_at(self._store, since - EARLIER_US, bound)
+        facet = number_at(self._store, since - EARLIER_US, facets_bound, _FIRST_FACET)
         return _Place(number, since, epoch, tombstone, facet)
-
-    def _number_at(self, at: int, bound: int, first: str) -> int:
-        """A number below which none is of this instant or later, as far as they are in its order; `first`
-        is the statement that finds one."""
-        low, high = 0, bound  # all up to `low` are earlier; what is above `high` is not
-        while low < high:
-            middle = (low + high) // 2
-            found = self._store.read(partial(_first, first, middle, high))
-            if found is None or found[1] >= at:
-                high = middle
-            else:
-                low = found[0]
-        return low
 
     def _check_kept(self, place: _Place) -> int:
         """The newest tombstone. Raises `Refused` where one since `place` took away what was not read yet."""
@@ -264,6 +251,20 @@ def pages(feed: Feed, *, tenant: str, after: str = "", since: int = 0, limit: in
         if not page.more or (page.cursor == after and not page.told):
             return
         after, since = page.cursor, 0
+
+
+def number_at(store: Store, at: int, bound: int, first: str = _FIRST_ENTRY) -> int:
+    """A number up to which all are earlier than the instant `at`, as far as they are in its order; `first` is
+    the statement that finds one."""
+    low, high = 0, bound  # all up to `low` are earlier; what is above `high` is not
+    while low < high:
+        middle = (low + high) // 2
+        found = store.read(partial(_first, first, middle, high))
+        if found is None or found[1] >= at:
+            high = middle
+        else:
+            low = found[0]
+    return low
 
 
 def _first(name: str, after: int, upto: int, tx: Tx) -> tuple[int, int] | None:

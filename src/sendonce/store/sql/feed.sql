@@ -31,3 +31,20 @@ SELECT number AS id, told_at AS at FROM facet WHERE number > :after AND number <
 -- The first entry of a stretch of numbers.
 -- name: view_feed_first
 SELECT id, at FROM ledger WHERE id > :after AND id <= :upto ORDER BY id LIMIT 1;
+
+-- The first entry of a stretch that is younger than an instant. One that lies ahead is of a clock that was wrong, and
+-- holds nobody up.
+-- name: view_poll_young
+SELECT id FROM ledger WHERE id > :after AND id <= :upto AND at > :before AND at <= :now ORDER BY id LIMIT 1;
+
+-- What an account's provider accepted in a stretch of numbers, later than an instant, and of which it is not known
+-- how it ended. The length, so that the index of receipts is not taken for it.
+-- name: view_poll
+SELECT ledger.id AS id, ledger.receipt AS receipt
+FROM ledger CROSS JOIN delivery
+WHERE ledger.id > :after AND ledger.id <= :upto AND ledger.at > :since AND length(ledger.receipt) > 0
+  AND ledger.event IN ('accepted', 'proven')
+  AND delivery.id = ledger.delivery_id AND delivery.account = :account AND delivery.state = 'ACCEPTED'
+  AND delivery.receipt = ledger.receipt
+  AND NOT EXISTS (SELECT 1 FROM facet WHERE facet.delivery_id = delivery.id AND facet.rank >= :ended)
+ORDER BY ledger.id LIMIT :limit;
