@@ -168,6 +168,9 @@ OUTBOX_AGE: Final = Gauge(
 )
 OUTBOX_PARKED: Final = Gauge("sendonce_outbox_parked", "What they handed in and nobody can take in as it is.")
 UNSEALED: Final = Gauge("sendonce_unsealed_entries", "Ledger entries that are in no sealed block yet.")
+UNSEALED_ACTS: Final = Gauge(
+    "sendonce_unsealed_acts", "What people did outside of any delivery that is in no sealed block yet."
+)
 SEAL_AGE: Final = Gauge("sendonce_seal_age_seconds", "How long ago the last block was sealed.")
 PROCESSES: Final = Gauge("sendonce_processes", "Processes whose lease stands.", ("role",))
 FORECAST_MISSES: Final = Gauge(

@@ -260,6 +260,11 @@ def test_how_far_the_ledger_is_sealed(api: Api) -> None:
     assert seals["block"] >= 1
     assert seals["sealed_upto"] > 0
     assert len(seals["hash"]) == 64
+    before = seals["acts_sealed_upto"] + seals["unsealed_acts"]
+    assert (seals["unsealed"], seals["unsealed_acts"]) == (0, 0)
+    api.post("/v1/pauses", {"what": "group", "name": "loan-7", "reason": "wrong text"}).ok()
+    seals = api.get("/v1/seals").ok()
+    assert (seals["acts_sealed_upto"], seals["unsealed_acts"]) == (before, 1)
     assert api.get("/v1/seals", token=api.key(Scope.READ)).problem["status"] == 403
 
 

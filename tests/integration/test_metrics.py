@@ -77,6 +77,7 @@ def test_what_stands_in_the_store_is_shown_as_it_is() -> None:
     world.schedule("waits")
     world.pass_()
     world.schedule("due")
+    world.write(lambda tx: tx.runs.audit("operator:ann", "limits", "sms-K", "slower", {}))
     world.advance(100)
     values = shown(world)
     sms = {"channel": "sms", "account": "sms-K"}
@@ -91,6 +92,7 @@ def test_what_stands_in_the_store_is_shown_as_it_is() -> None:
     assert at(values, "sendonce_lanes", **mail) == 50
     assert at(values, "sendonce_published_until_timestamp_seconds") > 1_767_225_600
     assert at(values, "sendonce_unsealed_entries") > 0
+    assert at(values, "sendonce_unsealed_acts") == 1
     assert at(values, "sendonce_store_held") == 0
     assert at(values, "sendonce_processes", role="worker") == 1
 

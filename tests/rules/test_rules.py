@@ -46,6 +46,7 @@ MARK = "sendonce_published_until_timestamp_seconds"
 HELD = "sendonce_store_held"
 SEAL_AGE = "sendonce_seal_age_seconds"
 UNSEALED = "sendonce_unsealed_entries"
+ACTS = "sendonce_unsealed_acts"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ CASES: Final = (
     Case("SendonceStoreHeld", {HELD: "0x3 1x5 0x3"}, fires=[4, 8], quiet=[3, 10]),
     Case("SendonceDuplicates", {PROVEN: "0x10 1x90"}, fires=[11, 60], quiet=[10, 75]),
     Case("SendonceNotSealed", {SEAL_AGE: "3540+60x20", UNSEALED: "5x10 0x10"}, fires=[3, 10], quiet=[1, 12]),
-    Case("SendonceNotSealed", {SEAL_AGE: "7200x20", UNSEALED: "0x20"}, quiet=[20]),
+    Case("SendonceNotSealed", {SEAL_AGE: "7200x20", UNSEALED: "0x20", ACTS: "0x20"}, quiet=[20]),
+    Case("SendonceNotSealed", {SEAL_AGE: "7200x20", ACTS: "0x9 1x9"}, fires=[13], quiet=[9]),
     Case("SendonceSilent", {OLDEST: "0x5"}, fires=[13], quiet=[5, 10]),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`/seals`: how far the ledger is sealed. Proving it reads all of it, and is for `sendonce verify`."""
+"""`/seals`: how far the ledger and the audit are sealed. Proving it reads everything: `sendonce verify`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from pydantic import Field
 from sendonce.api.program import MayAdmin
 from sendonce.api.routing import Resource
 from sendonce.api.shapes import Instant, Said, instant
-from sendonce.core import seal
 from sendonce.core.access import Scope
-from sendonce.core.errors import StoreMismatch
-from sendonce.ports.store import Tx
+from sendonce.pipeline.sealed import how_far
 
-resource = Resource("seals", "How far the ledger is sealed.")
+resource = Resource("seals", "How far the ledger and the audit are sealed.")
 
 
 class SealsSaid(Said):
-    """The last sealed block. It covers the entries of all tenants."""
+    """The last sealed block. It covers the entries and acts of all tenants."""
 
     block: int = Field(description="Its number; 0 where nothing is sealed yet.")
     hash: str = Field(description="Keep it where nobody who can write the store can: a later block names it.")
@@ -24,27 +22,32 @@ class SealsSaid(Said):
     signed_by: str = Field(description="The fingerprint of the key; empty where nobody signs.")
     sealed_upto: int = Field(description="The number of the last entry that a block covers.")
     unsealed: int = Field(description="Numbers of entries that no block covers yet.")
+    acts_sealed_upto: int = Field(description="The number of the last act of the audit that a block covers.")
+    unsealed_acts: int = Field(description="Numbers of acts that no block covers yet.")
 
 
 @resource.get("/seals", Scope.ADMIN)
 def read_seals(caller: MayAdmin) -> SealsSaid:
-    """How far the ledger is sealed, by the last block's own word."""
-    return caller.read(_state)
-
-
-def _state(tx: Tx) -> SealsSaid:
-    given, last = tx.seals.given(), tx.seals.last()
-    if last is None:
-        return SealsSaid(block=0, hash="", at=None, signed_by="", sealed_upto=0, unsealed=given)
-    try:
-        block = seal.read(last.header)
-    except (ValueError, TypeError, RecursionError):
-        raise StoreMismatch(f"sealed block {last.number} cannot be read: run `sendonce verify`") from None
+    """How far the ledger and the audit are sealed, by the last block's own word."""
+    far = caller.read(how_far)
+    if far.last is None or far.block is None:
+        return SealsSaid(
+            block=0,
+            hash="",
+            at=None,
+            signed_by="",
+            sealed_upto=0,
+            unsealed=far.unsealed,
+            acts_sealed_upto=0,
+            unsealed_acts=far.unsealed_acts,
+        )
     return SealsSaid(
-        block=last.number,
-        hash=last.hash,
-        at=instant(block.at),
-        signed_by=block.key,
-        sealed_upto=block.upto,
-        unsealed=max(0, given - block.upto),
+        block=far.last.number,
+        hash=far.last.hash,
+        at=instant(far.block.at),
+        signed_by=far.block.key,
+        sealed_upto=far.block.upto,
+        unsealed=far.unsealed,
+        acts_sealed_upto=far.block.acts_upto,
+        unsealed_acts=far.unsealed_acts,
     )

@@ -148,10 +148,11 @@ def _installation() -> Iterator[Rule]:
     )
     yield Rule(
         "SendonceNotSealed",
-        f"max(sendonce_seal_age_seconds) > {SEAL_AGE_S:g} and max(sendonce_unsealed_entries) > 0",
+        f"max(sendonce_seal_age_seconds) > {SEAL_AGE_S:g} and "
+        "(max(sendonce_unsealed_entries) > 0 or max(sendonce_unsealed_acts) > 0)",
         60,
         TICKET,
-        f"ledger entries wait to be sealed for {say_duration(SEAL_AGE_S)}",
+        f"ledger entries, or acts of the audit, wait to be sealed for {say_duration(SEAL_AGE_S)}",
         "not-sealed",
     )
     yield Rule(

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from sendonce import metrics
-from sendonce.core import pacing, seal
+from sendonce.core import pacing
 from sendonce.core.pacing import SECOND, Gate
 from sendonce.core.policy import Policy
 from sendonce.metrics import Sample
 from sendonce.pipeline.handed_in import outbox
 from sendonce.pipeline.reach import active_pauses
+from sendonce.pipeline.sealed import how_far
 from sendonce.ports.store import Tx
 
 GATE_STATES: Final = ("open", "closed", "paused", "probing")
@@ -121,13 +122,11 @@ def _passes(tx: Tx) -> Iterator[Sample]:
 
 
 def _seals(tx: Tx) -> Iterator[Sample]:
-    last = int(tx.rows("view_progress_last_entry")[0]["id"] or 0)
-    sealed = 0
-    for row in tx.rows("view_metrics_seal"):
-        block = seal.read(str(row["header"]))
-        sealed = block.upto
-        yield Sample(metrics.SEAL_AGE, (), max(0, tx.now - block.at) / SECOND)
-    yield Sample(metrics.UNSEALED, (), max(0, last - sealed))
+    far = how_far(tx)
+    if far.block is not None:
+        yield Sample(metrics.SEAL_AGE, (), max(0, tx.now - far.block.at) / SECOND)
+    yield Sample(metrics.UNSEALED, (), far.unsealed)
+    yield Sample(metrics.UNSEALED_ACTS, (), far.unsealed_acts)
 
 
 def _processes(tx: Tx) -> Iterator[Sample]:

@@ -77,6 +77,35 @@ class Sealed:
             self.faults.append(Fault(key, seq, what))
 
 
+@dataclass(frozen=True, slots=True)
+class HowFar:
+    """How far all is sealed, by the last block's own word; `last` and `block` None where there is none yet.
+
+    unsealed    numbers of entries that no block covers yet; `unsealed_acts` the same of the audit
+    """
+
+    last: SealedBlock | None
+    block: Block | None
+    unsealed: int
+    unsealed_acts: int
+
+
+def how_far(tx: Tx) -> HowFar:
+    """Asks for numbers only: proving it reads everything, and is `check_seals`.
+
+    Raises `StoreMismatch` where the last block cannot be read.
+    """
+    last, block = tx.seals.last(), None
+    if last is not None:
+        try:
+            block = seal.read(last.header)
+        except (ValueError, TypeError, RecursionError):
+            raise StoreMismatch(f"sealed block {last.number} cannot be read: run `sendonce verify`") from None
+    upto, acts_upto = (block.upto, block.acts_upto) if block is not None else (0, 0)
+    # What a restored store numbers anew may lie below what was sealed before.
+    return HowFar(last, block, max(0, tx.seals.given() - upto), max(0, tx.seals.acts.given() - acts_upto))
+
+
 def check_seals(
     store: Store,
     verifier: Verifier | None,

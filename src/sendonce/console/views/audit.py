@@ -7,8 +7,7 @@ from typing import Final
 
 from sendonce.console.asked import Asked
 from sendonce.console.page import Page
-from sendonce.core import seal
-from sendonce.core.seal import Block
+from sendonce.pipeline.sealed import HowFar, how_far
 from sendonce.ports.store import Row, Tx
 
 LIMIT: Final = 100
@@ -18,22 +17,20 @@ NEWEST: Final = 2**62
 def show(asked: Asked) -> Page:
     before = asked.whole("before", NEWEST)
 
-    def look(tx: Tx) -> tuple[list[Row], Block | None, str, int]:
-        last = tx.seals.last()
-        block = seal.read(last.header) if last is not None else None
-        rows = tx.rows("view_audit", before=before, limit=LIMIT + 1)
-        return rows, block, last.signature if last is not None else "", tx.seals.given()
+    def look(tx: Tx) -> tuple[list[Row], HowFar]:
+        return tx.rows("view_audit", before=before, limit=LIMIT + 1), how_far(tx)
 
-    rows, block, signature, given = asked.read(look)
+    rows, far = asked.read(look)
     shown = rows[:LIMIT]
     return Page(
         "audit.html",
         {
             "rows": [(row, _details(str(row["body"]))) for row in shown],
             "before": int(shown[-1]["id"]) if len(rows) > LIMIT else None,
-            "block": block,
-            "signed": bool(signature),
-            "unsealed": max(0, given - block.upto) if block is not None else given,
+            "block": far.block,
+            "signed": far.last is not None and bool(far.last.signature),
+            "unsealed": far.unsealed,
+            "unsealed_acts": far.unsealed_acts,
         },
     )
 

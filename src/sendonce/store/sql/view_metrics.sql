@@ -6,6 +6,3 @@ SELECT channel, account, state, count(*) AS count, coalesce(min(nullif(ended_at,
        coalesce(min(nullif(last_try, 0)), 0) AS tried_at
 FROM agenda CROSS JOIN delivery WHERE id = delivery_id AND look >= 10
 GROUP BY channel, account, state;
-
--- name: view_metrics_seal
-SELECT header FROM seal ORDER BY number DESC LIMIT 1;
