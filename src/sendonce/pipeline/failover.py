@@ -128,12 +128,15 @@ def relieve(tx: Tx, policy: Policy, source: str) -> int:
     tx.set_meta(_name(source), _spell(replace(cursor, at=tx.steady)))
     moves: list[Move] = []
     contents = tx.contents.get([(row.id, row.standing.version) for row in rows])
+    past = tx.deliveries.doubts([row.id for row in rows])
     for row in rows:
         route = _route(policy, row)
         target = target_of(row, route) if route is not None else ""
         if not target:
             continue
-        judged = _judge(tx, row, policy, policy.accounts[target], contents, tags, by_itself=True)
+        judged = _judge(
+            tx, row, policy, policy.accounts[target], contents, past[row.id], tags, by_itself=True
+        )
         if not judged:
             room[target] -= 1
             why = f"held:{gate.closed_why or 'probing'}"
@@ -220,12 +223,13 @@ def _reroute_page(
     tags, left = Tags(tx), Counter[str]()
     rows, after = _page(tx, source, cursor, PAGE)
     contents = tx.contents.get([(row.id, row.standing.version) for row in rows])
+    past = tx.deliveries.doubts([row.id for row in rows])
     moves: list[Move] = []
     for row in rows:
         if (group and row.group != group) or (category and row.category != category):
             left["filter"] += 1
             continue
-        why = _judge(tx, row, policy, policy.accounts[target], contents, tags, by_itself=False)
+        why = _judge(tx, row, policy, policy.accounts[target], contents, past[row.id], tags, by_itself=False)
         if why:
             left[why] += 1
         else:
@@ -241,12 +245,14 @@ def _judge(
     policy: Policy,
     target: AccountPolicy,
     contents: Mapping[int, Content],
+    past: frozenset[str],
     tags: Tags,
     *,
     by_itself: bool,
 ) -> str:
-    """Why it stays, one of `LEFT`; "" where it may go."""
-    route, past = _route(policy, row), _past(tx, row)
+    """Why it stays, one of `LEFT`; "" where it may go. `past`: what its ledger says that decides, see
+    `Deliveries.doubts`."""
+    route = _route(policy, row)
     if route is None or target.name not in route.accounts or row.channel is not target.channel:
         return "route"
     if row.standing.maybe or not SPENT.isdisjoint(past):
@@ -262,11 +268,6 @@ def _judge(
     if not sender or not target.may_send_as(sender):
         return "sender"
     return "" if pacing.fits_ever(tags.limits(target), row.course.cost) else "size"
-
-
-def _past(tx: Tx, row: Delivery) -> frozenset[str]:
-    """What its ledger says that decides: whether any attempt was ever in doubt, and whether it was moved."""
-    return frozenset(str(found["event"]) for found in tx.rows("view_ledger_doubts", delivery_id=row.id))
 
 
 def _move(tx: Tx, row: Delivery, policy: Policy, target: str, tags: Tags, actor: str, reason: str) -> Move:

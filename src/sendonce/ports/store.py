@@ -407,6 +407,10 @@ class Deliveries(Protocol):
         """By (tenant, key), locked, in order of id."""
         ...
 
+    def doubts(self, ids: Sequence[int]) -> dict[int, frozenset[str]]:
+        """For each of these ids, which of `unknown`, `doubted` and `rerouted` its ledger ever said."""
+        ...
+
     def of_reminders(self, reminder_ids: Sequence[int]) -> list[Delivery]:
         """All channels of these reminders, locked, in order of id."""
         ...

@@ -110,6 +110,11 @@ class SqlDeliveries:
         found = self._session.rows_each("delivery_by_id", [{"id": id_} for id_ in sorted(set(ids))])
         return [_delivery(row) for rows in found for row in rows]
 
+    def doubts(self, ids: Sequence[int]) -> dict[int, frozenset[str]]:
+        asked = sorted(set(ids))
+        found = self._session.rows_each("delivery_doubts", [{"id": id_} for id_ in asked])
+        return {id_: frozenset(event for (event,) in rows) for id_, rows in zip(asked, found, strict=True)}
+
     def by_keys(self, keys: Sequence[tuple[str, str]]) -> list[Delivery]:
         for named_key in keys:
             check_text(*named_key)

@@ -114,6 +114,10 @@ WHERE id = delivery_id AND via = :account AND look = :look AND look > 0
   AND (place, delivery_id) > (:after_place, :after) AND state = 'QUEUED'
 ORDER BY place, delivery_id LIMIT :limit;
 
+-- What decides whether one of them may leave that account.
+-- name: delivery_doubts
+SELECT event FROM ledger WHERE delivery_id = :id AND event IN ('unknown', 'doubted', 'rerouted');
+
 -- name: delivery_next_wake
 SELECT min(at) FROM agenda WHERE via = :account AND look < 0;
 

@@ -13,11 +13,6 @@ ORDER BY id LIMIT :limit;
 -- name: view_ledger
 SELECT seq, at, event, body, hash, receipt FROM ledger WHERE delivery_id = :delivery_id ORDER BY seq;
 
--- What decides whether it may leave its account.
--- name: view_ledger_doubts
-SELECT event FROM ledger
-WHERE delivery_id = :delivery_id AND event IN ('unknown', 'doubted', 'rerouted') ORDER BY seq;
-
 -- One box to find by, newest first, below id `before`.
 
 -- name: view_find_key

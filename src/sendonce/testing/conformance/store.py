@@ -668,6 +668,21 @@ class StoreSuite:
         assert row is not None
         assert store.write(lambda tx: tx.deliveries.move([along(row, Event.CLAIMED)])).result() == [True]
 
+    def test_what_a_ledger_ever_said_of_doubt_is_found_for_each(self, store: Store) -> None:
+        plain, unsure, cleared = add(store, new("plain"), new("unsure"), new("cleared"))
+        lead(store, plain, CLAIMED)
+        lead(store, unsure, UNCERTAIN)
+        known = (Event.UNKNOWN, Facts(lookup=True)), (Event.ABSENT, Facts(settled=True))
+        assert not lead(store, cleared, (*CLAIMED, *known)).standing.maybe
+        ids = [cleared.id, plain.id, unsure.id, plain.id]
+        for asked in (store.read, lambda unit: store.write(unit).result()):
+            assert asked(lambda tx: tx.deliveries.doubts(ids)) == {
+                plain.id: frozenset(),
+                unsure.id: {"unknown"},
+                cleared.id: {"unknown"},
+            }
+        assert store.read(lambda tx: tx.deliveries.doubts([])) == {}
+
     def test_threads_that_race_for_one_row_get_it_once(self, store: Store) -> None:
         (row,) = add(store, new("a"))
         row = lead(store, row, PUBLISHED)
