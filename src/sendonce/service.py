@@ -116,9 +116,22 @@ class _Duties:
         """`run` until `stop` was called."""
         self._duties.append((name, run, stop))
 
-    def loop(self, name: str, step: Step, *, again_max_s: float | None = None) -> Poller:
+    def loop(
+        self,
+        name: str,
+        step: Step,
+        *,
+        again_max_s: float | None = None,
+        give_up: Callable[[], None] = lambda: None,
+    ) -> Poller:
+        """`give_up` ends what a step waits for, where it may wait for long."""
         poller = Poller(name, step, on_error=self._on_error, again_max_s=again_max_s)
-        self.add(name, poller.run, poller.stop)
+
+        def stop() -> None:
+            poller.stop()
+            give_up()
+
+        self.add(name, poller.run, stop)
         return poller
 
     def blocking(self, name: str, step: Callable[[], float], *, again_max_s: float | None = None) -> Poller:
@@ -235,7 +248,7 @@ def _return_mail(app: App, duties: _Duties) -> None:
 def _poll(app: App, duties: _Duties) -> None:
     """What became of messages, asked of the providers that call nobody: one process for each account."""
     for account, poll in app.polls().items():
-        duties.loop(f"poll:{account}", poll.step, again_max_s=BEAT_AGAIN_S)
+        duties.loop(f"poll:{account}", poll.step, again_max_s=BEAT_AGAIN_S, give_up=poll.stop)
         duties.at_the_end(poll.close)
 
 

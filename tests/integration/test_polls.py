@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from dataclasses import replace
 
 import pytest
 
+from sendonce import telemetry
 from sendonce.core.consent import Kind
 from sendonce.core.delivery import Channel
 from sendonce.core.lifecycle import State
 from sendonce.core.outcome import AccountError, NoAnswer, Reason, Throttled, ThrottleScope
 from sendonce.core.provider_event import ProviderEvent
 from sendonce.held import FAILOVER, hold
+from sendonce.pipeline.erasure import erase
 from sendonce.pipeline.polls import AGES_S, AWAY_MAX_S, AWAY_S, LOOK_S, SPAN, Poll
 from sendonce.pipeline.restore import released
 from sendonce.ports.events import Answered, EventBatch, Heard, NotTold
 from sendonce.ports.store import Tx
 from tests.integration.test_events import K, apply, facets, final, kept, records, say, tell
-from tests.integration.world import ADDRESSES, SECOND, World
+from tests.integration.world import ADDRESSES, SECOND, TENANT, World
 
 DAY_S = 86_400.0
 
@@ -48,6 +51,23 @@ class Vendor:
         """What was asked since one looked last."""
         asked, self.questions = self.questions, []
         return asked
+
+
+class Silent(Vendor):
+    """One that answers nothing until it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self._ended = asyncio.Event(), asyncio.Event()
+
+    async def ask(self, receipt: str) -> Answered:
+        self.questions.append(receipt)
+        self.is_asked.set()
+        await self._ended.wait()
+        return NoAnswer("shutdown")
+
+    async def close(self) -> None:
+        self._ended.set()
 
 
 def heard(*events: ProviderEvent, calls: int = 1) -> Heard:
@@ -228,6 +248,22 @@ def test_a_process_that_dies_costs_a_question_twice_and_none() -> None:
     assert vendor.asked == ["m-0", "m-0", "m-1", "m-2"]
 
 
+def test_a_line_that_was_asked_to_its_end_is_kept_at_once() -> None:
+    world, vendor = World("K"), Vendor()
+    world.accepted("r-1", receipt="m-1")
+    world.advance(61)
+    first = polling(world, vendor)
+
+    async def the_line_alone() -> None:
+        for _ in range(2):  # the look, and its one question
+            await first.step()
+
+    asyncio.run(the_line_alone())
+    world.advance(100)
+    turn(polling(world, vendor, process="p-2"))
+    assert vendor.asked == ["m-1"]
+
+
 def test_after_a_release_the_numbers_may_be_others_and_places_are_found_anew() -> None:
     world, vendor = World("K"), Vendor()
     world.accepted("r-1", receipt="m-1")
@@ -269,6 +305,45 @@ def test_an_entry_from_a_clock_that_was_ahead_holds_nobody_up() -> None:
     world.advance(61)
     turn(polling(world, vendor))
     assert {"m-1", "m-3"} <= set(vendor.asked)
+
+
+def test_nobody_asks_about_a_person_who_was_erased() -> None:
+    world, vendor = World("K"), Vendor()
+    for customer in ("c-1", "c-2"):
+        world.accepted(f"r-{customer}", receipt=f"m-{customer}", customer=customer)
+    erase(
+        world.store, "c-1", policy=world.policy, tenant=TENANT, reason="asked by letter", actor="operator:ann"
+    )
+    world.advance(61)
+    turn(polling(world, vendor))
+    assert vendor.asked == ["m-c-2"]
+
+
+def test_a_stop_gives_up_the_open_question_and_it_was_never_asked() -> None:
+    world, vendor = World("K"), Silent()
+    world.accepted("r-1", receipt="m-1")
+    world.accepted("r-2", receipt="m-2")
+    world.advance(61)
+    poll, stream = polling(world, vendor), io.StringIO()
+
+    async def stop_while_it_is_silent() -> None:
+        await poll.step()
+        open_step = asyncio.create_task(poll.step())
+        await vendor.is_asked.wait()
+        poll.stop()
+        async with asyncio.timeout(10.0):
+            assert await open_step == 0.0
+            await poll.close()
+
+    telemetry.configure("debug", "json", stream=stream)
+    try:
+        asyncio.run(stop_while_it_is_silent())
+    finally:
+        telemetry.silence()
+    assert "poll_away" not in stream.getvalue()
+    other = Vendor()
+    turn(polling(world, other, process="p-2"))
+    assert (vendor.asked, other.asked) == (["m-1"], ["m-1", "m-2"])
 
 
 # What is not told

@@ -118,6 +118,7 @@ class Poll:
         self._keep_at = 0
         self._suspect = ""  # why there was no answer about the message before this one
         self._away = 0
+        self._closing: asyncio.Task[None] | None = None
         self._counts: Counter[str] = Counter()
 
     async def step(self) -> float:
@@ -129,10 +130,16 @@ class Poll:
         answer = await self._asked.ask(receipt)
         return await asyncio.to_thread(self._take, line, number, receipt, answer)
 
+    def stop(self) -> None:
+        """Give up the question that is open: it was never asked. On the loop; then `close`."""
+        self._closing = asyncio.get_running_loop().create_task(self._asked.close())
+
     async def close(self) -> None:
         """Let the next process have it at once, and close what is open. Idempotent."""
-        await asyncio.to_thread(self._leader.resign)
-        await self._asked.close()
+        try:
+            await asyncio.to_thread(self._leader.resign)
+        finally:
+            await (self._closing or self._asked.close())
 
     # What to ask
 
@@ -212,6 +219,9 @@ class Poll:
     def _take(self, line: _Line, number: int, receipt: str, answer: Answered) -> float:
         calls = 1
         match answer:
+            case NoAnswer() if self._closing is not None:
+                self._leave()
+                return 0.0
             case Heard(batch, calls):
                 if batch.events or batch.faulty:
                     take_in(

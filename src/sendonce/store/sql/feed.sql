@@ -37,8 +37,8 @@ SELECT id, at FROM ledger WHERE id > :after AND id <= :upto ORDER BY id LIMIT 1;
 -- name: view_poll_young
 SELECT id FROM ledger WHERE id > :after AND id <= :upto AND at > :before AND at <= :now ORDER BY id LIMIT 1;
 
--- What an account's provider accepted in a stretch of numbers, later than an instant, and of which it is not known
--- how it ended. The length, so that the index of receipts is not taken for it.
+-- What an account's provider accepted in a stretch of numbers, later than an instant, of which it is not known how it
+-- ended, and whose text was not destroyed: of a person who was erased nobody asks. The length, so that the index of receipts is not taken for it.
 -- name: view_poll
 SELECT ledger.id AS id, ledger.receipt AS receipt
 FROM ledger CROSS JOIN delivery
@@ -46,5 +46,6 @@ WHERE ledger.id > :after AND ledger.id <= :upto AND ledger.at > :since AND lengt
   AND ledger.event IN ('accepted', 'proven')
   AND delivery.id = ledger.delivery_id AND delivery.account = :account AND delivery.state = 'ACCEPTED'
   AND delivery.receipt = ledger.receipt
+  AND EXISTS (SELECT 1 FROM content WHERE content.delivery_id = delivery.id)
   AND NOT EXISTS (SELECT 1 FROM facet WHERE facet.delivery_id = delivery.id AND facet.rank >= :ended)
 ORDER BY ledger.id LIMIT :limit;
