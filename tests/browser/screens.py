@@ -88,6 +88,7 @@ def _pages(world: ConsoleWorld) -> dict[str, str]:
         "dead-letter": link("dead-letter", key=keys["dead-1"]),
         "redrive": link("redrive", all="yes"),
         "uncertain": link("uncertain"),
+        "resolution": link("resolution", all="yes", decision="resend"),
         "accounts": link("accounts"),
         "account": link("account", name="text"),
         "passes": link("passes"),

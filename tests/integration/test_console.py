@@ -22,6 +22,7 @@ from sendonce.console.routes import ROUTES
 from sendonce.core.access import Scope
 from sendonce.core.errors import Refused, StoreError
 from sendonce.core.lifecycle import State
+from sendonce.core.outcome import Unknown
 from sendonce.core.provider_event import EventKind, ProviderEvent
 from sendonce.pipeline import api_keys
 from sendonce.pipeline.events import EventApplier, take_in
@@ -63,6 +64,7 @@ def pages_of(world: ConsoleWorld) -> dict[str, str]:
         "redrive": link("redrive", all="yes"),
         "work": link("work", id="nobody"),
         "uncertain": link("uncertain"),
+        "resolution": link("resolution", all="yes", decision="sent"),
         "accounts": link("accounts"),
         "account": link("account", name="mail"),
         "move": link("move", name="text", to="spare"),
@@ -279,7 +281,7 @@ REACH = {
     Role.VIEWER: set[str](),
     Role.SUPPORT: {"unmask", "cancel", "again", "correct", "preference", "preference-removal"},
 }
-REACH[Role.OPERATOR] = REACH[Role.SUPPORT] | {"redrive", "resolve", "pause", "resume", "pass"}
+REACH[Role.OPERATOR] = REACH[Role.SUPPORT] | {"redrive", "resolve", "resolution", "pause", "resume", "pass"}
 REACH[Role.ADMIN] = REACH[Role.OPERATOR] | {"limits", "move", "key", "key-revocation"}
 
 
@@ -300,7 +302,7 @@ def test_a_viewer_sees_no_form_that_it_may_not_send(world: ConsoleWorld) -> None
     browser = world.signed_in("viewer")
     for name, address in pages_of(world).items():
         shown = browser.get(address)
-        if name in ("audit", "keys", "redrive", "move", "work"):
+        if name in ("audit", "keys", "redrive", "resolution", "move", "work"):
             assert shown.status == 403, name
         else:
             assert shown.status == 200, name
@@ -431,6 +433,37 @@ def test_uncertain_ones_are_decided_with_open_eyes(world: ConsoleWorld) -> None:
     assert "2 now NOT_SENT" in browser.follow(done).text
     assert {world.state(key) for key in keys} == {State.NOT_SENT}
     assert browser.send(link("uncertain"), action, decision="sent", reason="x").status == 422
+
+
+def test_all_such_are_decided_at_once_after_a_preview(world: ConsoleWorld) -> None:
+    browser = world.signed_in("operator")
+    made = [world.schedule(f"storm-{number}", group="storm") for number in range(3)]
+    keys = [world.send(key, Unknown("timeout")) for key in made]
+    other = world.send(world.schedule("calm"), Unknown("timeout"))
+    fit = {"group": "storm", "cause": world.row(keys[0]).course.reason}
+    listed = browser.get(link("uncertain", **fit)).text
+    assert keys[0] in listed
+    assert other not in listed
+    assert "Decide all such" in listed
+    chosen = browser.get(link("resolution", **fit)).text
+    assert "What is true of them?" in chosen
+    assert "Do it" not in chosen
+    assert "would be not sent" in browser.get(link("resolution", **fit, decision="not_sent")).text
+    assert browser.get(link("resolution", decision="not_sent")).status == 422
+    assert browser.get(link("resolution", **fit, decision="perhaps")).status == 422
+    again = link("resolution", **fit, decision="resend")
+    assert "can reach the customer twice" in browser.get(again).text
+    risky = browser.send(again, link("resolution"), **fit, decision="resend", reason="asked")
+    assert risky.status == 409
+    assert {world.state(key) for key in keys} == {State.UNCERTAIN}
+    preview = link("resolution", **fit, decision="not_sent")
+    done = browser.send(preview, link("resolution"), **fit, decision="not_sent", reason="not in their log")
+    wait_for(partial(_is_done, browser, done.location))
+    assert "decided" in browser.get(done.location).text
+    assert {world.state(key) for key in keys} == {State.NOT_SENT}
+    assert world.state(other) is State.UNCERTAIN
+    (act,) = (row for row in world.audit() if row["action"] == "resolve" and "storm" in str(row["target"]))
+    assert (act["actor"], act["reason"]) == ("operator:operator", "not in their log")
 
 
 def test_a_group_is_paused_and_resumed(world: ConsoleWorld) -> None:

@@ -1,9 +1,9 @@
 """Work that a person started and that goes on by itself, one at a time for a tenant, seen by every process.
 
-A redrive, or a move between accounts. While it runs, a row in the store says how far it is, and whoever asks
-for another meanwhile is led to it: two operators who press at once have one batch. It runs in a thread of the
-process that was asked. If that ends, what was done is done, the row is not heard of any more, and asking
-again goes on with the rest.
+A redrive, a decision about all that is uncertain, or a move between accounts. While it runs, a row in the
+store says how far it is, and whoever asks for another meanwhile is led to it: two operators who press at once
+have one batch. It runs in a thread of the process that was asked. If that ends, what was done is done, the
+row is not heard of any more, and asking again goes on with the rest.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Kind(StrEnum):
     """What is done to each delivery."""
 
     REDRIVE = "redrive"
+    RESOLVE = "resolve"
     MOVE = "move"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Final
 
 from sendonce.console.asked import Asked
 from sendonce.console.batch import Kind, Progress, Tell
 from sendonce.console.forms import Done, Notice
+from sendonce.console.glance import glance
 from sendonce.console.page import Page, endless, link
 from sendonce.console.views import overview
 from sendonce.console.views.work import started
@@ -23,13 +23,7 @@ from sendonce.pipeline.pause import Target, target_of
 from sendonce.preparation import due_of
 from sendonce.withdrawal import check_reason
 
-PREVIEW_MAX: Final = 5_000
-PREVIEW_S: Final = 3.0
 _CHOSEN: Final = ("group", "category")
-
-
-class _Enough(Exception):
-    """A preview has seen as much as a person waits for."""
 
 
 def show(asked: Asked) -> Page:
@@ -122,16 +116,8 @@ def preview(asked: Asked) -> Page:
     """What would go to another account, what stays and why. It changes nothing."""
     source, target = asked.query.get("name", ""), asked.query.get("to", "")
     chosen = {name: asked.query.get(name, "").strip() for name in _CHOSEN}
-    done, until, more = Rerouted(source, target, preview=True), time.monotonic() + PREVIEW_S, False
-
-    def look(seen: Rerouted) -> None:
-        nonlocal done
-        done = seen
-        if seen.looked >= PREVIEW_MAX or time.monotonic() >= until:
-            raise _Enough
-
-    try:
-        done = reroute(
+    done, more = glance(
+        lambda look: reroute(
             asked.store,
             asked.policy,
             source,
@@ -142,9 +128,9 @@ def preview(asked: Asked) -> Page:
             progress=look,
             group=chosen["group"],
             category=chosen["category"],
-        )
-    except _Enough:
-        more = True
+        ),
+        lambda seen: seen.looked,
+    )
     values = {"done": done, "more": more, "chosen": chosen, "whys": _whys(done)}
     return Page("move.html", values)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -10,6 +9,7 @@ from sendonce.console import batch
 from sendonce.console.asked import Asked
 from sendonce.console.batch import Kind, Progress, Tell
 from sendonce.console.forms import Done
+from sendonce.console.glance import glance
 from sendonce.console.page import Page
 from sendonce.console.views import work as work_page
 from sendonce.core.duration import parse_duration
@@ -22,14 +22,8 @@ from sendonce.withdrawal import check_reason
 
 LIMIT: Final = 50
 KEYS_MAX: Final = 500
-PREVIEW_MAX: Final = 5_000
-PREVIEW_S: Final = 3.0
 PER_S: Final = 5.0
 _FILTERS: Final = ("channel", "account", "cause", "template", "group")
-
-
-class _Enough(Exception):
-    """A preview has seen as much as a person waits for."""
 
 
 def show(asked: Asked) -> Page:
@@ -55,30 +49,22 @@ def preview(asked: Asked) -> Page:
     """What a redrive would do: how many go, how many do not, and why not. It changes nothing."""
     chosen = _checked(asked)
     per_s, extend, fresh = _options(asked.query)
-    done = Redrive(chosen, True, per_s)
-    until, more = time.monotonic() + PREVIEW_S, False
-
-    def look(seen: Redrive) -> None:
-        nonlocal done
-        done = seen
-        if seen.seen >= PREVIEW_MAX or time.monotonic() >= until:
-            raise _Enough
-
-    try:
-        done = stage.redrive(
+    extend_s = parse_duration(extend, field="extend") if extend else 0.0
+    done, more = glance(
+        lambda look: stage.redrive(
             asked.store,
             chosen,
             asked.policy,
             reason="preview",
             actor=asked.who.actor,
             per_s=per_s,
-            extend_s=parse_duration(extend, field="extend") if extend else 0.0,
+            extend_s=extend_s,
             fresh=fresh,
             preview=True,
             progress=look,
-        )
-    except _Enough:
-        more = True
+        ),
+        lambda seen: seen.seen,
+    )
     return Page(
         "redrive.html",
         {
