@@ -17,6 +17,8 @@ from playwright.sync_api import Page, expect
 
 from sendonce.console.page import link
 from sendonce.core.lifecycle import State
+from sendonce.core.outcome import Unknown
+from sendonce.pipeline.sentences import reason_words
 from tests.browser.conftest import WITHIN_MS, Opens, sign_in
 from tests.console_world import SCRIPT, ConsoleWorld
 from tests.integration.test_console import pages_of
@@ -129,6 +131,21 @@ def test_an_operator_decides_what_is_uncertain(world: ConsoleWorld, opens: Opens
     page.get_by_role("button", name="Decide").click()
     expect(page.get_by_role("status")).to_contain_text("1 now NOT_SENT")
     assert world.state(world.keys["uncertain-1"]) is State.NOT_SENT
+
+
+def test_an_operator_decides_all_such_after_a_preview(world: ConsoleWorld, opens: Opens) -> None:
+    made = [world.schedule(f"storm-{number}") for number in range(2)]
+    keys = [world.send(key, Unknown("reset")) for key in made]
+    page = opens("operator", start=link("uncertain")).page
+    why = reason_words(world.row(keys[0]).course.reason)
+    page.get_by_role("link", name=f"{why}, mail").click()
+    page.get_by_label("They were not sent").check()
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_text("would be not sent")).to_be_visible()
+    page.get_by_label("Reason").fill("their log has none")
+    page.get_by_role("button", name="Decide 2").click()
+    expect(page.get_by_text("It is done.")).to_be_visible()
+    assert {world.state(key) for key in keys} == {State.NOT_SENT}
 
 
 def test_an_admin_pauses_an_account_and_everybody_sees_it_without_a_reload(
