@@ -4,6 +4,7 @@ whole service that nobody calls. No address for callbacks is configured anywhere
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from sendonce import config
 from sendonce.app import App
+from sendonce.cli.main import main
 from sendonce.client import Client
 from sendonce.core.outcome import Accepted, AccountError, NoAnswer, Throttled
 from sendonce.core.provider_event import AT_THE_END, EventKind, ProviderEvent
@@ -217,6 +219,26 @@ def test_a_service_that_nobody_calls_learns_what_became_of_its_messages(
     assert sandbox.events() == [], "somebody was called"
     report = sandbox.report()["channels"]["email"]
     assert (report["markers"], report["duplicates"]) == (3, 0)
+
+
+@pytest.mark.parametrize("polled", [True, False])
+def test_check_says_who_is_asked_and_misses_no_secret_there(
+    polled: bool,
+    sandbox: SandboxClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = BASE.format(url=sandbox.http_url) + AROUND.format(channel="email", account="mail")
+    file = tmp_path / "sendonce.toml"
+    file.write_text(text if polled else text.replace("poll = ", "# "), encoding="utf-8")
+    monkeypatch.setenv("TOKEN", TOKEN)
+    assert main(["--config", str(file), "check", "--json"]) == 0
+    found = [
+        each for each in json.loads(capsys.readouterr().out)["findings"] if each["part"] == "account mail"
+    ]
+    assert ("asked what became of its messages" in str(found)) is polled
+    assert any("write a secret" in str(each) for each in found) is not polled
 
 
 def told_of(app: App) -> list[str]:

@@ -213,6 +213,8 @@ async def _account(app: App, name: str) -> Finding:
         async with asyncio.timeout(CHECK_S):
             said = await provider.check()
         events = f"; events at /v1/events/{name}" if app.event_source(name) else ""
+        if app.settings.accounts[name].poll_spacing_s is not None:
+            events += "; asked what became of its messages"
     except ConfigError as error:
         return Finding(part, "bad", str(error))
     except TimeoutError:
@@ -223,10 +225,12 @@ async def _account(app: App, name: str) -> Finding:
 
 
 def _events(app: App) -> Iterator[Finding]:
-    """Whose events nobody can verify, though they would settle what is unknown."""
+    """Whose events nobody can verify, though they would settle what is unknown. Who is asked instead needs not
+    call."""
     for name in app.settings.accounts:
         with contextlib.suppress(ConfigError):  # told of the account
-            if app.event_source(name) is None and app.provider(name).promise.echo:
+            polled = app.settings.accounts[name].poll_spacing_s is not None
+            if app.event_source(name) is None and app.provider(name).promise.echo and not polled:
                 said = (
                     "what its provider calls back with is refused, so unknown sends do not settle by it: "
                     "write a secret, see Events in docs/providers.md"
