@@ -73,6 +73,7 @@ from sendonce.ports.store import Store, Tx
 from sendonce.providers.console import ConsoleProvider, ConsoleSettings
 from sendonce.providers.file import FileProvider, FileSettings
 from sendonce.providers.http import HttpProvider, HttpSettings, http_events
+from sendonce.providers.http_asked import http_asked
 from sendonce.providers.imap import ImapMailbox, ImapSecurity, ImapSettings
 from sendonce.providers.mail_report import read_mail
 from sendonce.providers.mailgun import MailgunProvider, MailgunSettings
@@ -122,7 +123,7 @@ class Adapter:
     channel   the only one that it carries; None: whichever its account names
     connects  it keeps connections, and settings say how many (`connections_max`)
     events    who reads what it calls back with; None from it: these settings hold no secret to verify with
-    asked     who asks it what became of a message; None: nobody can
+    asked     who asks it what became of a message; None, also from it: nobody can
     """
 
     settings: type[Any]
@@ -130,7 +131,7 @@ class Adapter:
     channel: Channel | None = None
     connects: bool = True
     events: Callable[[Any], EventSource | None] | None = None
-    asked: Callable[[Any], Asked] | None = None
+    asked: Callable[[Any], Asked | None] | None = None
 
 
 PROVIDERS: Final = {
@@ -146,7 +147,7 @@ PROVIDERS: Final = {
     "mailgun": Adapter(MailgunSettings, MailgunProvider, Channel.EMAIL, events=mailgun_events),
     "vonage": Adapter(VonageSettings, VonageProvider, Channel.SMS, events=vonage_events),
     "notify": Adapter(NotifySettings, NotifyProvider, events=notify_events, asked=NotifyAsked),
-    "http": Adapter(HttpSettings, HttpProvider, events=http_events),
+    "http": Adapter(HttpSettings, HttpProvider, events=http_events, asked=http_asked),
     "console": Adapter(ConsoleSettings, ConsoleProvider, connects=False),
     "file": Adapter(FileSettings, FileProvider, connects=False),
 }
@@ -256,14 +257,13 @@ class App:
         first uses them."""
         polls = {}
         for account in self.settings.accounts.values():
-            make = PROVIDERS[account.provider].asked
-            if account.poll_spacing_s is None or make is None:
+            if account.poll_spacing_s is None:
                 continue
             polls[account.name] = Poll(
                 self.store,
                 self.policy,
                 account.name,
-                make(bind(PROVIDERS[account.provider].settings, account.options, account.place)),
+                make_asked(account),
                 spacing_s=account.poll_spacing_s,
                 within_s=account.poll_for_s,
                 process=self.process,
@@ -552,8 +552,9 @@ def make_provider(account: AccountSettings) -> Provider:
         raise ConfigError(f"[account.{account.name}] provider = {account.provider!r} is not known: {known}")
     if adapter.channel is not None:
         _check_channel(account, adapter.channel)
-    _check_poll(account, adapter)
     settings = bind(adapter.settings, account.options, account.place)
+    if account.poll_spacing_s is not None:
+        make_asked(account)
     if adapter.connects:
         _check_connections(account, settings.connections_max)
     return adapter.make(settings)
@@ -568,6 +569,24 @@ def make_event_source(account: AccountSettings) -> EventSource | None:
         return adapter.events(bind(adapter.settings, account.options, account.place))
     except InvalidInput as error:
         raise ConfigError(account.place.say(error.field, str(error))) from None
+
+
+def make_asked(account: AccountSettings) -> Asked:
+    """Who asks the account's provider what became of a message. Nothing is opened yet. Raises `ConfigError`
+    where nobody can."""
+    adapter = PROVIDERS[account.provider]
+    made = adapter.asked and adapter.asked(bind(adapter.settings, account.options, account.place))
+    if made is not None:
+        return made
+    if adapter.asked is not None:
+        rule = f"is set, and nothing says how to ask: write [{account.place.table}.question], or remove it"
+    else:
+        able = ", ".join(sorted(name for name, each in PROVIDERS.items() if each.asked is not None))
+        rule = (
+            f"is set, and provider = {account.provider!r} cannot be asked what became of a message "
+            f"(those that can: {able}): remove it, and let the provider call back"
+        )
+    raise ConfigError(account.place.say("poll", rule))
 
 
 def make_transport(broker: BrokerSettings) -> Transport:
@@ -601,17 +620,6 @@ def _check_channel(account: AccountSettings, channel: Channel) -> None:
     if account.channel is not channel:
         rule = f"= {account.channel} is not what provider = {account.provider!r} carries: write {channel}"
         raise ConfigError(account.place.say("channel", rule))
-
-
-def _check_poll(account: AccountSettings, adapter: Adapter) -> None:
-    """Who is to be asked must be one that can be."""
-    if account.poll_spacing_s is not None and adapter.asked is None:
-        able = ", ".join(sorted(name for name, each in PROVIDERS.items() if each.asked is not None))
-        rule = (
-            f"is set, and provider = {account.provider!r} cannot be asked what became of a message "
-            f"(those that can: {able}): remove it, and let the provider call back"
-        )
-        raise ConfigError(account.place.say("poll", rule))
 
 
 def _check_connections(account: AccountSettings, connections_max: int) -> None:

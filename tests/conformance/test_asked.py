@@ -7,6 +7,9 @@ from typing import Any
 from sendonce.core.provider_event import EventKind, ProviderEvent
 from sendonce.ports.events import Asked
 from sendonce.ports.secret import Secret
+from sendonce.providers.http import HttpSettings
+from sendonce.providers.http_asked import http_asked
+from sendonce.providers.http_question import HttpQuestion
 from sendonce.providers.notify import NotifySettings
 from sendonce.providers.notify_asked import NotifyAsked
 from sendonce.providers.postmark import PostmarkSettings
@@ -90,6 +93,59 @@ class TestSinch(AskedContract):
             "client_reference": KEY,
         }
         return {f"/xms/v1/plan1/batches/{self.receipt}/delivery_report": report}
+
+
+class TestHttp(AskedContract):
+    """By configuration: rows within an answer, which name the message and say when."""
+
+    receipt = "m-1"
+    credential = TOKEN
+    ended = ProviderEvent(
+        "",
+        EventKind.UNDELIVERED,
+        receipt=receipt,
+        address="+447700900123",
+        occurred_at=AT_US,
+        code="failed/30003",
+    )
+
+    def asked(self, port: int) -> Asked:
+        base_url = f"http://127.0.0.1:{port}"
+        question = HttpQuestion(
+            url=f"{base_url}/v1/messages/{{{{ receipt }}}}/state?full=1",
+            rows_path="data.rows",
+            kind_path="state",
+            kinds={"sent": EventKind.SENT, "failed": EventKind.UNDELIVERED},
+            receipt_path="id",
+            address_path="to",
+            time_path="at",
+            code_path="error",
+        )
+        asked = http_asked(
+            HttpSettings(
+                url=f"{base_url}/v1/messages",
+                body_json='{"to": "{{ to }}"}',
+                receipt_path="id",
+                bearer=Secret(TOKEN),
+                question=question,
+                **PLAIN,
+            )
+        )
+        assert asked is not None
+        return asked
+
+    def answers(self, kind: str) -> dict[str, Any]:
+        other = {"id": "m-2", "state": "failed", "to": "+447700900124", "at": AT}
+        row: dict[str, Any] = {
+            "id": self.receipt,
+            "state": "sent",
+            "to": "+447700900123",
+            "at": AT,
+            "error": None,
+        }
+        if kind == "ended":
+            row |= {"state": "failed", "error": 30003}
+        return {f"/v1/messages/{self.receipt}/state": {"data": {"rows": [other, row]}}}
 
 
 class TestPostmarkBounce(AskedContract):

@@ -77,17 +77,52 @@ def test_an_account_carries_what_its_provider_carries(tmp_path: Path) -> None:
         App(config.parse(text, tmp_path / "sendonce.toml", {}))
 
 
+QUESTION = """receipt_path = "id"
+[account.text.question]
+url = "{url}"
+kind_path = "state"
+kinds = {{ done = "delivered" }}
+"""
+
+
 def test_only_who_can_be_asked_is_polled(tmp_path: Path) -> None:
-    asked = 'lanes = 5\nkey_window = "24h"\npoll = "60/min"'
-    says = r"\[account\.text\] poll is set, and provider = 'http' cannot be asked .*notify, postmark, sinch"
-    with pytest.raises(ConfigError, match=says):
-        opened(tmp_path, asked)
-    sinch = 'lanes = 5\nregion = "eu"\nservice_plan_id = "p"\napi_token = "env:T"\n'
-    of_http = re.compile(r'^(url = "http|body_json|key_header).*\n', re.MULTILINE)
-    for poll, polled in (("", []), ('poll = "60/min"\npoll_for = "2d"', ["text"])):
-        text = of_http.sub("", BASE.format(account=sinch + poll)).replace('"http"', '"sinch"')
-        with App(config.parse(text, tmp_path / "sendonce.toml", {"T": "x"})) as app:
+    http = 'lanes = 5\nkey_window = "24h"\n'
+    for account, polled in (
+        (http + QUESTION, []),
+        (f'{http}poll = "60/min"\npoll_for = "2d"\n{QUESTION}', ["text"]),
+    ):
+        with opened(tmp_path, account.format(url="https://a.example/m/{{ receipt }}")) as app:
             assert list(app.polls()) == polled
+
+
+@pytest.mark.parametrize(
+    ("account", "says"),
+    [
+        (
+            "",
+            r"poll is set, and nothing says how to ask: write \[account\.text\.question\]",
+        ),
+        (QUESTION.format(url="https://a.example/m"), r"url .* must be https://host/path, with {{ receipt }}"),
+        (QUESTION.format(url="https://{{ receipt }}.example/m"), "url .* must be https://host/path"),
+        (QUESTION.format(url="http://a.example/{{ receipt }}"), "question.url is http://: use https://"),
+        (
+            QUESTION.format(url="https://a.example/{{ receipt }}").removeprefix('receipt_path = "id"\n'),
+            "receipt_path must go with question",
+        ),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_refused(account: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        opened(tmp_path, f'lanes = 5\nkey_window = "24h"\npoll = "60/min"\n{account}')
+
+
+def test_a_provider_that_tells_nobody_afterwards_is_not_polled(tmp_path: Path) -> None:
+    account = 'lanes = 5\npoll = "60/min"\npath = "sent"'
+    of_http = re.compile(r'^(url = "http|body_json|key_header).*\n', re.MULTILINE)
+    text = of_http.sub("", BASE.format(account=account)).replace('"http"', '"file"')
+    says = r"poll is set, and provider = 'file' cannot be asked .*http, notify, postmark, sinch"
+    with pytest.raises(ConfigError, match=says):
+        App(config.parse(text, tmp_path / "sendonce.toml", {}))
 
 
 def test_what_will_be_late_is_said_and_shown_before_it_happens(tmp_path: Path) -> None:

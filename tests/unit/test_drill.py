@@ -144,6 +144,24 @@ def test_no_host_url_or_credential_of_the_configuration_is_left() -> None:
         make_provider(account)
 
 
+def test_nobody_is_asked_what_became_of_messages_in_a_drill() -> None:
+    asked = """key_header = "X-Key"
+key_window = "12h"
+poll = "60/min"
+receipt_path = "id"
+[account.gateway.question]
+url = "https://gateway.provider.example/{{ receipt }}"
+kind_path = "state"
+kinds = { done = "delivered" }
+"""
+    text = BASE.replace('key_header = "X-Key"\nkey_window = "12h"\nthrottle_scope = "rate"\n', asked)
+    assert settings(text).accounts["gateway"].poll_spacing_s == 1.0
+    there = redirected(text).accounts["gateway"]
+    make_provider(there)
+    assert there.poll_spacing_s is None
+    assert "provider.example" not in str(there.options)
+
+
 def test_class_limits_lanes_and_attempts_stay() -> None:
     before, after = settings(), redirected()
     for name, account in before.accounts.items():

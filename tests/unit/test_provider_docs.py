@@ -16,6 +16,7 @@ from sendonce.providers.api import ApiSettings
 from sendonce.providers.file import FileSettings
 from sendonce.providers.http import HttpSettings, Rule
 from sendonce.providers.http_events import HttpEvents
+from sendonce.providers.http_question import HttpQuestion
 from sendonce.providers.mailgun import MailgunSettings
 from sendonce.providers.notify import NotifySettings
 from sendonce.providers.postmark import PostmarkSettings
@@ -43,6 +44,7 @@ SECTIONS = {
     "## http": HttpSettings,
     "### Rules": Rule,
     "### Events by configuration": HttpEvents,
+    "### Asking by configuration": HttpQuestion,
     "## console and file": FileSettings,
 }
 COMMON = {key.name for key in keys_of(ApiSettings)} - {"base_url"}

@@ -225,8 +225,8 @@ async def _account(app: App, name: str) -> Finding:
 
 
 def _events(app: App) -> Iterator[Finding]:
-    """Whose events nobody can verify, though they would settle what is unknown. Who is asked instead needs not
-    call."""
+    """Whose events nobody can verify, though they would settle what is unknown. Who is asked instead need
+    not call."""
     for name in app.settings.accounts:
         with contextlib.suppress(ConfigError):  # told of the account
             polled = app.settings.accounts[name].poll_spacing_s is not None

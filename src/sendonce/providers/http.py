@@ -7,6 +7,7 @@
     key_*                      where the API takes an idempotency key, and how long it honours it
     receipt_*, code_*, rules   how to read the answer
     lookup_*                   how to ask for a message by our key
+    events, question           how it tells what became of one: calling back, or asked (`http_question`)
 
 What is configured is what can be promised: with a key the account is class K, else with a look-up class
 L, else N. Values are put into the parsed structure, never into its text, so no message can change the
@@ -58,6 +59,7 @@ from sendonce.ports.provider import EmailContent, Message, Promise, ProviderClas
 from sendonce.ports.secret import Secret
 from sendonce.providers.call import ask, call
 from sendonce.providers.http_events import HttpEvents, HttpEventSource, dig
+from sendonce.providers.http_question import HttpQuestion
 from sendonce.runtime.clock import SystemClock
 from sendonce.runtime.http_client import HttpClient, Limits, Origin, Response, encode_request, parse_url
 
@@ -163,6 +165,10 @@ class HttpSettings:
         default=None,
         metadata={"meaning": "How to verify and read its callbacks: see *Events by configuration*."},
     )
+    question: HttpQuestion | None = field(
+        default=None,
+        metadata={"meaning": "How to ask what became of a message: see *Asking by configuration*."},
+    )
     check_url: str = field(default="", metadata={"meaning": "GET URL that answers 2xx to a good login."})
     allow_plain_http: bool = field(default=False, metadata={"meaning": "Allow `http://` URLs."})
     ca_file: Path | None = field(
@@ -205,6 +211,8 @@ class HttpSettings:
                 "a key, by its documents",
                 field="key_window_s",
             )
+        if self.question and not (self.receipt_path or self.receipt_header):
+            raise InvalidInput("must go with question: it asks by the message id", field="receipt_path")
         if self.lookup_believable and not self.lookup_url:
             raise InvalidInput("must go with a lookup_url", field="lookup_believable")
 
@@ -224,19 +232,11 @@ class HttpProvider:
         self._key = _template("key_template", settings.key_template)
         self._match = _template("lookup_match", settings.lookup_match)
         self._body = _body(settings)
-        self._headers = _headers(settings)
+        self._headers = headers_of(settings)
         for url in (self._url, self._lookup, self._check):
             if url is not None and url.origin.scheme == "http" and not settings.allow_plain_http:
                 raise ConfigError(f"{url.name} is http://: use https://, or write allow_plain_http = true")
-        self._client = HttpClient(
-            limits=Limits(
-                connections_max=settings.connections_max,
-                connect_timeout_s=settings.connect_timeout_s,
-                idle_s=settings.idle_s,
-            ),
-            ca_file=str(settings.ca_file) if settings.ca_file else None,
-            allow_plain=settings.allow_plain_http,
-        )
+        self._client = client_of(settings)
         self._try_out()
 
     @property
@@ -308,6 +308,19 @@ class HttpProvider:
             raise ConfigError(
                 "headers, key_header or a template gives no valid request: see their values"
             ) from None
+
+
+def client_of(settings: HttpSettings) -> HttpClient:
+    """The account's connections. Nothing is opened yet."""
+    return HttpClient(
+        limits=Limits(
+            connections_max=settings.connections_max,
+            connect_timeout_s=settings.connect_timeout_s,
+            idle_s=settings.idle_s,
+        ),
+        ca_file=str(settings.ca_file) if settings.ca_file else None,
+        allow_plain=settings.allow_plain_http,
+    )
 
 
 def http_events(settings: HttpSettings) -> HttpEventSource | None:
@@ -530,7 +543,7 @@ def _tree(shape: Any) -> Callable[[Fields], Any]:
     return lambda fields: shape
 
 
-def _headers(settings: HttpSettings) -> tuple[tuple[str, Secret], ...]:
+def headers_of(settings: HttpSettings) -> tuple[tuple[str, Secret], ...]:
     headers = {name: Secret(value) for name, value in settings.headers.items()}
     headers.update(settings.secret_headers)
     if settings.bearer:
