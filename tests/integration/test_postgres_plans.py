@@ -296,6 +296,20 @@ def test_the_feed_reads_by_the_numbers_of_entries(full: psycopg.Connection) -> N
     assert "facet_number" in facets, facets
 
 
+def test_who_asks_providers_reads_by_the_numbers_of_entries(full: psycopg.Connection) -> None:
+    """Each stretch of the ledger, and of the rest only what belongs to its entries."""
+    last = full.execute(b"SELECT max(id) FROM ledger").fetchone()
+    assert last is not None
+    with full.transaction(force_rollback=True):
+        for name in postgres.PLANNER:
+            full.execute(f"SET LOCAL {name} = DEFAULT".encode())
+        full.execute(b"SET LOCAL plan_cache_mode = force_generic_plan")
+        for name in ("view_poll", "view_poll_young"):
+            seen = plan(full, next(texts(name)), str(last[0] - 100))
+            assert "ledger_newest" in seen, seen
+            assert not re.search(rf"Seq Scan on ({'|'.join(GROWS)})\b", seen), seen
+
+
 def test_no_stage_reads_through_what_grows(full: psycopg.Connection) -> None:
     scans = {}
     for name in raw_statements():

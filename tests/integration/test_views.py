@@ -707,6 +707,8 @@ PLANS = {
     "view_find_address": "INDEX delivery_address",
     "view_find_receipt": "INDEX ledger_receipt",
     "view_ledger": "(delivery_id=?)",
+    "view_poll": "ledger USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
+    "view_poll_young": "ledger USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
     "view_verify_rows": "USING INTEGER PRIMARY KEY",
     "view_verify_lines": "(delivery_id>? AND delivery_id<?)",
 }
