@@ -18,7 +18,7 @@ from bench.subject import Subject
 AT_ONCE: Final = 50_000
 _NUMBER: Final = "{first} + n"
 _NAME: Final = f"'crowd-' || ({_NUMBER})"
-_LATER: Final = "+ n * 7919 % {spread} * 1000000"  # in no order
+_LATER: Final = "+ n * 7919 % {spread} * {step}"  # in no order
 _MADE: Final[Mapping[str, Mapping[str, str]]] = {
     "reminder": {
         "id": _NUMBER,
@@ -119,8 +119,9 @@ def beside(subject: Subject) -> Database:
 
 def make_crowd(database: Database, of: int, count: int, *, first: int, spread_s: int = 1) -> None:
     """`count` more deliveries like the one with id `of`, with ids above `first`, each due within `spread_s`
-    after it."""
-    words = {"first": str(first), "spread": str(spread_s), "of": str(of)}
+    after it; before it where that is negative."""
+    step = 1_000_000 if spread_s > 0 else -1_000_000
+    words = {"first": str(first), "spread": str(abs(spread_s)), "step": str(step), "of": str(of)}
     for table, made in _MADE.items():
         columns = [name for name in database.columns(table) if (table, name) != ("ledger", "id")]
         values = ", ".join(made.get(name, name) for name in columns)

@@ -25,10 +25,11 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from sendonce.metrics import BUILD, METRICS, Counter, Gauge, Histogram, Metric, Sample, Spread
+from sendonce.runtime.poller import rest_after
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 FRESH_S: Final = 5.0
-"""How long what was seen in the store is shown before it is looked at again."""
+"""How long what was seen in the store is shown before it is looked at again, at least."""
 STALE_S: Final = 60.0
 """After so long without a look it is shown no more: no value is better than an old one."""
 
@@ -44,16 +45,19 @@ class Exposition:
         self._looking = threading.Lock()
         self._samples: Sequence[Sample] = ()
         self._looked_at = float("-inf")
+        self._rest_s = 0.0
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_Ours(self._fresh))
         ProcessCollector(registry=self._registry)
 
     def look(self) -> None:
-        """Look into the store where the last look is older than `FRESH_S`. Blocks; one at a time."""
+        """Look into the store where the last look is old enough (`rest_after`). Blocks; one at a time."""
         with self._looking:
-            if self._clock() - self._looked_at >= FRESH_S:
+            begun = self._clock()
+            if begun - self._looked_at >= self._rest_s:
                 self._samples = tuple(self._seen())
                 self._looked_at = self._clock()
+                self._rest_s = rest_after(self._looked_at - begun, FRESH_S)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

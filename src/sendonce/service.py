@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import Callable, Collection, Coroutine
 from typing import Final
 
@@ -37,7 +38,7 @@ from sendonce.pipeline.pruner import PAGE as PRUNE_PAGE
 from sendonce.pipeline.pruner import prune
 from sendonce.pipeline.scheduler import TIMER, Scheduler
 from sendonce.ports.store import Tx
-from sendonce.runtime.poller import OnError, Poller, Step
+from sendonce.runtime.poller import OnError, Poller, Step, rest_after
 from sendonce.runtime.waker import Waker
 
 RETENTION_LOOK_S: Final = 60.0
@@ -274,8 +275,11 @@ def _alarm(app: App, duties: _Duties, works_for: Collection[Channel]) -> None:
         return overdue(tx, app.policy), stranded(tx, app.policy), outbox(tx), differ, hold_of(tx)
 
     def alarm() -> float:
-        sound(*app.store.read(look))
-        return LOOK_S
+        begun = time.monotonic()
+        seen = app.store.read(look)
+        took_s = time.monotonic() - begun
+        sound(*seen)
+        return rest_after(took_s, LOOK_S)
 
     duties.blocking("alarm", alarm)
 

@@ -27,7 +27,7 @@ class Denied(Exception):
         self.scope = scope
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Console:
     """What all requests share. `scheduler` makes one when a pass is asked for; `users` None: only keys."""
 

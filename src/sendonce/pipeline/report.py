@@ -88,10 +88,12 @@ def report(tx: Tx, day: str, zone: str, *, tenant: str = "") -> Report:
     span: dict[str, int | str] = {"start": start, "end": end, "tenant": tenant}
     due_by: Counter[tuple[str, str, str]] = Counter()
     counts_by: dict[tuple[str, str, str], Counter[str]] = {}
+    broken = False
     for row in tx.rows("view_report", **span):
         group = (str(row["channel"]), str(row["category"]), str(row["account"]))
         due_by[group] += int(row["count"])
         backed = counts_by.setdefault(group, Counter())
+        broken = broken or row["backed"] != 1
         if row["backed"] == 1 and row["state"] in _STATES:
             backed[str(row["state"])] += int(row["count"])
     removed = 0
@@ -106,7 +108,6 @@ def report(tx: Tx, day: str, zone: str, *, tenant: str = "") -> Report:
     )
     counts = sum(counts_by.values(), Counter())
     due = int(tx.rows("view_report_due", **span)[0]["count"]) + removed
-    unbacked = [str(row["key"]) for row in tx.rows("view_report_unbacked", **span, limit=NAMED_MAX)]
     return Report(
         day=the_day,
         zone=zone,
@@ -116,7 +117,7 @@ def report(tx: Tx, day: str, zone: str, *, tenant: str = "") -> Report:
         counts=dict(counts),
         lines=lines,
         open=tuple(_open(tx, span)),
-        faults=tuple(_faults(lines, due, counts.total(), unbacked)),
+        faults=tuple(_faults(lines, due, counts.total(), _unbacked(tx, span) if broken else [])),
         removed=removed,
         later={str(row["kind"]): int(row["count"]) for row in tx.rows("view_report_facets", **span)},
         left={
@@ -127,6 +128,10 @@ def report(tx: Tx, day: str, zone: str, *, tenant: str = "") -> Report:
 
 
 _STATES: Final = frozenset(State)
+
+
+def _unbacked(tx: Tx, span: Mapping[str, int | str]) -> list[str]:
+    return [str(row["key"]) for row in tx.rows("view_report_unbacked", **span, limit=NAMED_MAX)]
 
 
 def _open(tx: Tx, span: Mapping[str, int | str]) -> list[Delivery]:

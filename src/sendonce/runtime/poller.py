@@ -18,6 +18,15 @@ OnError = Callable[[str, Exception], None]
 ERROR_WAIT_S: Final = 0.25
 ERROR_WAIT_MAX_S: Final = 15.0
 
+LOOK_SHARE: Final = 50
+REST_MAX_S: Final = 30.0
+
+
+def rest_after(took_s: float, at_least_s: float) -> float:
+    """How long to leave alone what took `took_s` to look up: looking takes a fiftieth of a core at most, also
+    where hundreds of thousands wait; but what is shown is half a minute old at most."""
+    return min(max(at_least_s, LOOK_SHARE * took_s), max(at_least_s, REST_MAX_S))
+
 
 class Poller:
     """Runs one step over and over until stopped. `on_error(name, error)` hears of each failure; `chance`

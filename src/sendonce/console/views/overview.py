@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import Final
 
 from sendonce.console.asked import Asked, Console
+from sendonce.console.kept import Kept
 from sendonce.console.page import Page
 from sendonce.pipeline.forecast import Forecast, forecast
 from sendonce.pipeline.minutes import ENDS, Minutes, minutes
 from sendonce.pipeline.overview import Overview, ProcessView, overview
-from sendonce.ports.store import Tx
 
 EVERY_S: Final = 5
 FRESH_S: Final = 2.0
-"""However many people look, the store is looked through so often at most by this process."""
+"""However many people look, the store is looked through so often at most by this process, and less often
+where that takes long."""
 AHEAD_S: Final = 30.0
 """The same for the forecast, which looks through a day."""
 ENDED_SHOWN: Final = 5
 
-_looking: Final = threading.Lock()
-_foreseeing: Final = threading.Lock()
-_seen: dict[int, tuple[float, Overview, Minutes]] = {}
-_foreseen: dict[int, tuple[float, Forecast]] = {}
+_seen: Final = Kept[Console, tuple[Overview, Minutes]](FRESH_S)
+_foreseen: Final = Kept[Console, Forecast](AHEAD_S)
 
 
 def show(asked: Asked) -> Page:
-    seen, hour = _look(asked.console, asked)
+    seen, hour = _look(asked)
     ahead = _ahead(asked)
     shown, ended = _processes(seen)
     return Page(
@@ -48,37 +45,23 @@ def show(asked: Asked) -> Page:
 
 
 def fresh(asked: Asked) -> Overview:
-    """The overview, at most `FRESH_S` old."""
-    return _look(asked.console, asked)[0]
+    """The overview, as it was a moment ago."""
+    return _look(asked)[0]
 
 
 def forget(asked: Asked) -> None:
     """Something was changed: look anew at the next request."""
-    _seen.pop(id(asked.console), None)
-    _foreseen.pop(id(asked.console), None)
+    _seen.forget(asked.console)
+    _foreseen.forget(asked.console)
 
 
-def _look(console: Console, asked: Asked) -> tuple[Overview, Minutes]:
-    with _looking:
-        known = _seen.get(id(console))
-        if known is None or time.monotonic() - known[0] >= FRESH_S:
-
-            def look(tx: Tx) -> tuple[Overview, Minutes]:
-                return overview(tx, asked.policy), minutes(tx)
-
-            known = _seen[id(console)] = (time.monotonic(), *asked.read(look))
-        return known[1], known[2]
+def _look(asked: Asked) -> tuple[Overview, Minutes]:
+    return _seen.of(asked.console, lambda: asked.read(lambda tx: (overview(tx, asked.policy), minutes(tx))))
 
 
 def _ahead(asked: Asked) -> Forecast:
     """What will leave when, within a day."""
-    key = id(asked.console)
-    with _foreseeing:
-        known = _foreseen.get(key)
-        if known is None or time.monotonic() - known[0] >= AHEAD_S:
-            made = asked.read(lambda tx: forecast(tx, asked.policy))
-            known = _foreseen[key] = (time.monotonic(), made)
-        return known[1]
+    return _foreseen.of(asked.console, lambda: asked.read(lambda tx: forecast(tx, asked.policy)))
 
 
 def _columns(hour: Minutes) -> list[list[tuple[str, int]]]:

@@ -127,7 +127,7 @@ ORDER BY due_at, id LIMIT :limit;
 SELECT d.key AS key FROM delivery d LEFT JOIN ledger l ON l.delivery_id = d.id AND l.seq = d.seq
 WHERE d.due_at >= :start AND d.due_at < :end AND (:tenant = '' OR d.tenant = :tenant)
   AND (l.hash IS NULL OR l.hash <> d.head OR l.body NOT LIKE '%"state":"' || d.state || '"%')
-ORDER BY d.id LIMIT :limit;
+ORDER BY d.due_at, d.id LIMIT :limit;
 
 -- The proof: everything of a span of ids, a span at a time.
 
