@@ -280,12 +280,16 @@ class SandboxApplication:
             exchange.reply(404, shape.error(404, "not_found", "no such resource"))
         elif self._lookup_fails(channel):
             exchange.reply(503, shape.error(503, "unavailable", "the search is down"))
+        elif rest and channel.strikes("throttle"):
+            headers = retry_after(channel.rules, self._now())
+            exchange.reply(*shape.turned_away(Answer.THROTTLED_SCRIPT), headers=headers)
         elif rest:
             effect = channel.door.with_receipt(unquote(rest[0]))
             if effect is None:
                 exchange.reply(404, shape.error(404, "not_found", "no such message"))
             else:
-                _json(exchange, 200, shape.message(effect))
+                said = [each.kind for each in self._events.said_of(channel, effect)]
+                _json(exchange, 200, {**shape.message(effect), "status": (said or ["accepted"])[-1]})
         elif not query.get("reference"):
             exchange.reply(400, shape.error(400, "missing", "reference is required"))
         else:
@@ -366,7 +370,7 @@ class SandboxApplication:
         elif effect is None or effect.vendor != vendor.name:
             exchange.reply(404, vendor.error(404, "not_found", "no such message"))
         else:
-            exchange.reply(200, vendor.told(effect, self._events.said_of(effect), number))
+            exchange.reply(200, vendor.told(effect, self._events.said_of(channel, effect), number))
 
     def _lookup_fails(self, channel: Channel) -> bool:
         channel.door.lookups += 1

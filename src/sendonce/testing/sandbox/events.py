@@ -2,8 +2,8 @@
 
 A vendor's message is followed by what that vendor calls back with, signed as it signs (`callbacks`); any
 other by a JSON event, signed as in the Standard Webhooks specification where a secret is set. There are no
-retries: an event that could not be posted is noted and lost, which is what a receiver must expect anyway. Of
-vendors that can be asked it is remembered besides, also where nobody is called or the call is lost.
+retries: an event that could not be posted is noted and lost, which is what a receiver must expect anyway. For
+who asks instead it is remembered besides, also where nobody is called or the call is lost.
 
 Only loopback URLs are posted to, so that a sandbox fed with real data cannot call anybody.
 """
@@ -29,7 +29,7 @@ from sendonce.testing.sandbox.settings import SandboxSettings
 POST_TIMEOUT_S = 5.0
 POSTS_AT_ONCE_MAX = 64
 ASKED = frozenset({"postmark", "sinch", "notify", "notify-email"})
-"""Whose API tells what became of a message."""
+"""Vendors whose API tells what became of a message."""
 FORGERS_SECRET = "whsec_Zm9yZ2Vk"  # noqa: S105 (of nobody)
 
 # What vendors keep for tests: resend.com/docs/dashboard/emails/send-test-emails, docs.aws.amazon.com/ses
@@ -91,8 +91,14 @@ class EventPoster:
         self._posted = []
         self._said, self._told_of = {}, {}
 
-    def said_of(self, effect: Effect) -> list[Told]:
-        """What has been said of a message until now."""
+    def said_of(self, channel: Channel, effect: Effect) -> list[Told]:
+        """What has been said of a message until now. Of one of the generic APIs that nobody is called about,
+        it is decided when somebody asks first: a bench sends a million and asks about none."""
+        if effect.receipt not in self._said and not effect.vendor:
+            for kind in self._story(channel, effect):
+                event = self._event(kind, "", effect)
+                event.happened_at = effect.at
+                self._remember(channel, event, effect)
         return [told for at, told in self._said.get(effect.receipt, ()) if at <= self._now()]
 
     def told_of(self, number: int) -> str:
@@ -102,12 +108,11 @@ class EventPoster:
     def took(self, channel: Channel, effect: Effect) -> None:
         """A message took effect: plan what will be said of it."""
         url = effect.callback or self._settings.events_url.replace("{vendor}", effect.vendor or "generic")
-        asked = effect.vendor in ASKED
-        if not url and not asked:
+        if not url and effect.vendor not in ASKED:
             return
         for kind in self._story(channel, effect):
             event = self._event(kind, url, effect)
-            if asked:
+            if effect.vendor in ASKED or not effect.vendor:
                 self._remember(channel, event, effect)
             if not url or channel.strikes("events.lost"):
                 continue
