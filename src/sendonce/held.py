@@ -164,9 +164,10 @@ def in_doubt(row: Delivery, standing: Hold, now: int) -> bool:
     if state in (State.SENDING, State.RECONCILING):
         return True
     later = course.next_at > until and course.reason in _CANNOT_BE_EARLIER
-    # What was published was due, by a calendar that has been set back since: its due time says nothing.
-    published = state is State.QUEUED and course.due_at > standing.at
-    return state in UNSENT and (course.due_at <= until or published) and not later
+    # What was published, or put off by a pass, was due by a calendar that has been set back since: its due time
+    # says nothing. A pause that put it off may have been ended in the lost span.
+    was_due = (state is State.QUEUED or course.reason != "") and course.due_at > standing.at
+    return state in UNSENT and (course.due_at <= until or was_due) and not later
 
 
 def doubted(tx: Tx, rows: Iterable[Delivery], policy: Policy) -> list[Delivery]:

@@ -169,6 +169,7 @@ def test_who_is_in_doubt() -> None:
         like(State.QUEUED, due_at=until + 1),  # published by a calendar that was set back since
         like(State.SCHEDULED),
         like(State.SCHEDULED, due_at=until),
+        like(State.SCHEDULED, due_at=until + 1, reason="paused:channel"),  # as that one, and put off
         like(State.QUEUED, next_at=until + HOUR, reason="failed:connection"),
         like(State.SCHEDULED, next_at=until + HOUR, reason="paused:channel"),
         like(State.SCHEDULED, next_at=until, reason="quiet_hours"),

@@ -11,7 +11,7 @@ SELECT coalesce(max(beat_at), 0) AS beat_at FROM process;
 -- name: view_doubtful
 SELECT id FROM agenda CROSS JOIN delivery
 WHERE id = delivery_id AND delivery_id > :after AND last_try < :tried
-  AND (look = 10 OR (look < 10 AND (due_at <= :until OR (look <> 0 AND due_at > :held_at))))
+  AND (look = 10 OR (look < 10 AND (due_at <= :until OR ((look <> 0 OR reason <> '') AND due_at > :held_at))))
 ORDER BY delivery_id LIMIT :limit;
 
 -- The same of those that are being called.
