@@ -164,8 +164,8 @@ def in_doubt(row: Delivery, standing: Hold, now: int) -> bool:
     if state in (State.SENDING, State.RECONCILING):
         return True
     later = course.next_at > until and course.reason in _CANNOT_BE_EARLIER
-    # What was published, or put off by a pass, was due by a calendar that has been set back since: its due time
-    # says nothing. A pause that put it off may have been ended in the lost span.
+    # What was published, or put off by a pass, was due by a calendar that has been set back since: its due
+    # time says nothing. A pause that put it off may have been ended in the lost span.
     was_due = (state is State.QUEUED or course.reason != "") and course.due_at > standing.at
     return state in UNSENT and (course.due_at <= until or was_due) and not later
 
