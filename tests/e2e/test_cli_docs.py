@@ -125,5 +125,6 @@ def test_what_a_page_or_a_message_tells_to_type_exists(where: str, typed: str) -
     name = " ".join(words[:2]) if words[0] in groups else words[0]
     assert name in COMMANDS
     options = {word.partition("=")[0] for word in words if word.startswith("--")}
-    known = taken(COMMANDS[name]) | {f"--{option}" for option in EVERYWHERE} | {"--help"}
+    refused = {option for parameter in COMMANDS[name].params for option in parameter.secondary_opts}
+    known = taken(COMMANDS[name]) | refused | {f"--{option}" for option in EVERYWHERE} | {"--help"}
     assert {option.strip(",.;)'\"") for option in options} - known == set()
