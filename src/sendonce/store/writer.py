@@ -92,6 +92,9 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
+WAKE_AGAIN_S: Final = 0.2
+
+
 class InlineWriter:
     """Runs each unit at once, in the caller's thread, in a commit of its own."""
 
@@ -147,7 +150,11 @@ class ThreadWriter:
                 return
             self._closed = True
             self._jobs.put(None)
-        self._thread.join()
+        # A Ctrl-C may break off a `submit` just as it wakes the writer, which then misses the next call too.
+        while self._thread.is_alive():
+            self._thread.join(WAKE_AGAIN_S)
+            with self._jobs.mutex:
+                self._jobs.not_empty.notify_all()
 
     def _work(self, opened: Future[None] | None) -> None:
         transactions: Transactions | None = None
