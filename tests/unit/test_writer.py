@@ -6,6 +6,8 @@ The database is a stand-in that keeps a log, and fails where a test says so.
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -418,3 +420,38 @@ def test_who_was_put_off_falls_with_nobody_elses_commit(held: Held) -> None:
     with pytest.raises(StoreUnavailable, match="full"):
         b.result(30)
     held.writer.close()
+
+
+class BrokenOff(deque[Any]):
+    """Those to be woken. A Ctrl-C strikes when the first one was woken, and not struck off yet."""
+
+    struck = False
+
+    def remove(self, value: Any) -> None:
+        if not self.struck:
+            self.struck = True
+            raise KeyboardInterrupt
+        super().remove(value)
+
+
+def test_a_writer_that_a_ctrl_c_let_sleep_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next wake goes to a lock that nobody waits on any more. An import hung at its end for that."""
+    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.05)
+    log = Log()
+    writer = ThreadWriter(lambda: log)
+    woken = writer._jobs.not_empty
+    until(lambda: len(woken._waiters) == 1)  # type: ignore[attr-defined]
+    with writer._jobs.mutex:
+        woken._waiters = BrokenOff(woken._waiters)  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        writer.submit(lambda tx: None)
+    until(lambda: log.lines[-1:] == ["commit"] and len(woken._waiters) > 1)  # type: ignore[attr-defined]
+    assert writer.submit(lambda tx: 7).result(timeout=10) == 7
+    writer.close()
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.001)

@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 HOLD_S: Final = 0.004
 AGAIN_S: Final = 0.01
+LOOK_AGAIN_S: Final = 1.0
+"""A writer that nobody woke looks by itself: see `ThreadWriter._take`."""
 UNITS_MAX: Final = 256
 RUNS_MAX: Final = 5
 """How often a group is run, and how often one unit is."""
@@ -90,9 +92,6 @@ class _Job:
 class Writer(Protocol):
     def submit(self, unit: Callable[[Tx], T]) -> Future[T]: ...
     def close(self) -> None: ...
-
-
-WAKE_AGAIN_S: Final = 0.2
 
 
 class InlineWriter:
@@ -150,11 +149,7 @@ class ThreadWriter:
                 return
             self._closed = True
             self._jobs.put(None)
-        # A Ctrl-C may break off a `submit` just as it wakes the writer, which then misses the next call too.
-        while self._thread.is_alive():
-            self._thread.join(WAKE_AGAIN_S)
-            with self._jobs.mutex:
-                self._jobs.not_empty.notify_all()
+        self._thread.join()
 
     def _work(self, opened: Future[None] | None) -> None:
         transactions: Transactions | None = None
@@ -165,7 +160,7 @@ class ThreadWriter:
                 opened.set_exception(error)
                 return
             opened.set_result(None)
-        while (job := self._jobs.get()) is not None:
+        while (job := self._take()) is not None:
             if transactions is None:
                 try:
                     transactions = self._connect()
@@ -173,6 +168,17 @@ class ThreadWriter:
                     _answer([job], error)
                     continue
             _commit([job], transactions, self._next)
+
+    def _take(self) -> _Job | None:
+        """The next job; None at the end.
+
+        A Ctrl-C that strikes while `put` wakes this thread leaves the lock that it waited on in the list of
+        those to be woken. The next `put` then wakes that one, and nobody (github.com/python/cpython/issues/92530
+        mended the case in which the thread had not run yet).
+        """
+        while True:
+            with suppress(queue.Empty):
+                return self._jobs.get(timeout=LOOK_AGAIN_S)
 
     def _next(self) -> _Job | None:
         try:
