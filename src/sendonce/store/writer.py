@@ -173,8 +173,8 @@ class ThreadWriter:
         """The next job; None at the end.
 
         A Ctrl-C that strikes while `put` wakes this thread leaves the lock that it waited on in the list of
-        those to be woken. The next `put` then wakes that one, and nobody (github.com/python/cpython/issues/92530
-        mended the case in which the thread had not run yet).
+        those to be woken. The next `put` then wakes that one, and nobody: what is mended in
+        github.com/python/cpython/issues/92530 is the case in which the thread had not run yet.
         """
         while True:
             with suppress(queue.Empty):
