@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration import world
 from tests.integration.places import PostgresPlace
+from tests.postgres_schemas import OpenStores, Schemas
 
 FILES = {"path", "schema"}
 """Fixtures that are a file of SQLite."""
@@ -31,4 +32,15 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     )
     monkeypatch.setattr(world, "place", made)
     yield
+    made.close()
+
+
+@pytest.fixture
+def stores(
+    postgres_schemas: Schemas, postgres_stores: OpenStores, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PostgresPlace]:
+    """For a test that is about PostgreSQL alone: its worlds are there, and so are further connections."""
+    made = PostgresPlace(postgres_schemas, postgres_stores)
+    monkeypatch.setattr(world, "place", made)
+    yield made
     made.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import psycopg
@@ -25,7 +25,7 @@ from sendonce.testing.postgres_server import PostgresServer
 from tests.integration import world as small
 from tests.integration.places import OneStorePlace, PostgresPlace
 from tests.integration.test_worker import LEASE_S, Bench, Scripted, account, bench, work
-from tests.postgres_schemas import OpenStores, Schemas, bare
+from tests.postgres_schemas import bare
 
 REFUSING = """
 CREATE SEQUENCE refusals;
@@ -39,16 +39,6 @@ CREATE TRIGGER refuse BEFORE UPDATE ON delivery FOR EACH ROW
     WHEN (NEW.state = 'ACCEPTED') EXECUTE FUNCTION refuse();
 """
 """What no transaction undoes is a sequence: it counts the refusals."""
-
-
-@pytest.fixture
-def stores(
-    postgres_schemas: Schemas, postgres_stores: OpenStores, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[PostgresPlace]:
-    made = PostgresPlace(postgres_schemas, postgres_stores)
-    monkeypatch.setattr(small, "place", made)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("code", ["40001", "40P01"])

@@ -31,20 +31,10 @@ from sendonce.pipeline.settler import settle
 from tests.integration import world as small
 from tests.integration.places import PostgresPlace
 from tests.integration.world import TENANT
-from tests.postgres_schemas import OpenStores, Schemas, bare
+from tests.postgres_schemas import bare
 
 WITHIN_S = 20.0
 ANN, BOB = "+12025550123", "+12025550124"
-
-
-@pytest.fixture
-def stores(
-    postgres_schemas: Schemas, postgres_stores: OpenStores, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[PostgresPlace]:
-    made = PostgresPlace(postgres_schemas, postgres_stores)
-    monkeypatch.setattr(small, "place", made)
-    yield made
-    made.close()
 
 
 @contextmanager

@@ -7,40 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from sendonce import config
 from sendonce.app import App
 from sendonce.pipeline.leader import Leader
 from sendonce.pipeline.pruner import prune
 from sendonce.pipeline.worker import Worker
 from sendonce.ports.store import Process, Tx
 from sendonce.service import serve
+from tests.unit.test_app import opened
 
-CONFIG = """
-[store]
-url = "sqlite:///x.db"
-[tenant.default]
-zone = "Etc/UTC"
-[channel.sms]
-account = "text"
-expiry = "24h"
-alert_after = "15m"
-uncertain = "hold"
-[intake]
-category = "x"
-[category.x]
-no_consent = "allow"
-[account.text]
-provider = "file"
-channel = "sms"
-from = "+12025550199"
-limits = ["10/s"]
-lanes = 5
-path = "sent"
-"""
-
-
-def opened(folder: Path) -> App:
-    return App(config.parse(CONFIG, folder / "sendonce.toml", {}))
+ACCOUNT = 'lanes = 5\nkey_window = "24h"'
 
 
 def test_a_process_that_stays_forgets_what_ended_long_ago(
@@ -66,7 +41,7 @@ def test_a_process_that_stays_forgets_what_ended_long_ago(
                 on_error=lambda stage, error: failed.append(stage),
             )
 
-    with opened(tmp_path) as app:
+    with opened(tmp_path, ACCOUNT) as app:
         old = Process("old", "drain", "sms", "host", 1, 1, 1, 0, stopped=True)
         app.store.write(lambda tx: tx.processes.beat(old)).result()
         asyncio.run(work_until_pruned(app))
@@ -108,7 +83,7 @@ def test_where_one_duty_ends_by_itself_all_end_and_nothing_stays_led(
                 on_error=lambda duty, error: pytest.fail(f"{duty}: {error}"),
             )
 
-    with opened(tmp_path) as app:
+    with opened(tmp_path, ACCOUNT) as app:
         with pytest.raises(RuntimeError, match="a fault of ours"):
             asyncio.run(leads_and_breaks(app))
         monkeypatch.undo()

@@ -239,16 +239,7 @@ def list_dead_letters(
     cursor: Cursor = "",
 ) -> DeadLettersSaid:
     """What failed for good and was not sent, one by one."""
-    chosen = Filter(
-        tenant=caller.tenant,
-        channel=channel.value if channel else "",
-        account=account,
-        reason=cause,
-        template=template,
-        group=group,
-        since=_time(caller, due_from, "due_from"),
-        until=_time(caller, due_to, "due_to"),
-    )
+    chosen = _filter(caller, channel or "", account, cause, template, group, due_from, due_to)
     pages = Pages(caller, "dead-letters", {"chosen": repr(chosen)})
     after = pages.after(cursor)
     place = None if after is None else (str(after[0]), int(after[1]), int(after[2]))
@@ -338,16 +329,7 @@ def list_uncertain(
     cursor: Cursor = "",
 ) -> UncertainSaid:
     """What may have been sent and may not: a person decides, with a resolution."""
-    chosen = Filter(
-        tenant=caller.tenant,
-        channel=channel.value if channel else "",
-        account=account,
-        reason=cause,
-        template=template,
-        group=group,
-        since=_time(caller, due_from, "due_from"),
-        until=_time(caller, due_to, "due_to"),
-    )
+    chosen = _filter(caller, channel or "", account, cause, template, group, due_from, due_to)
     pages = Pages(caller, "uncertain", {"chosen": repr(chosen)})
     after = pages.after(cursor)
     page = caller.read(
@@ -434,18 +416,45 @@ def send_once_more(request: Request, asked: RepetitionAsked, caller: MayOperate)
 
 
 def _chosen(caller: Caller, asked: ChoiceAsked) -> Filter:
-    chosen = Filter(
-        tenant=caller.tenant,
-        channel=asked.channel,
-        account=asked.account,
-        reason=asked.cause,
-        template=asked.template,
-        group=asked.group,
-        since=_time(caller, asked.due_from, "due_from"),
-        until=_time(caller, asked.due_to, "due_to"),
+    chosen = _filter(
+        caller,
+        asked.channel,
+        asked.account,
+        asked.cause,
+        asked.template,
+        asked.group,
+        asked.due_from,
+        asked.due_to,
         keys=tuple(asked.keys),
     )
     return meant(chosen, everything=asked.all, how='"all": true')
+
+
+def _filter(
+    caller: Caller,
+    channel: str,
+    account: str,
+    cause: str,
+    template: str,
+    group: str,
+    due_from: str,
+    due_to: str,
+    *,
+    keys: tuple[str, ...] = (),
+) -> Filter:
+    """As it was asked for, in an address or in a body."""
+    zone = caller.policy.zone(caller.tenant)
+    return Filter(
+        tenant=caller.tenant,
+        channel=str(channel),
+        account=account,
+        reason=cause,
+        template=template,
+        group=group,
+        since=parse_due(due_from, zone=zone, field="due_from").at if due_from else 0,
+        until=parse_due(due_to, zone=zone, field="due_to").at if due_to else 0,
+        keys=keys,
+    )
 
 
 def _word(text: str) -> Word:
@@ -455,7 +464,3 @@ def _word(text: str) -> Word:
         raise InvalidInput(
             f"decision {text!r:.80} must be one of {', '.join(Word)}", field="decision"
         ) from None
-
-
-def _time(caller: Caller, text: str, field: str) -> int:
-    return parse_due(text, zone=caller.policy.zone(caller.tenant), field=field).at if text else 0
